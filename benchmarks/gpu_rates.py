@@ -56,7 +56,6 @@ class Work:
     images: bool = False
     compile: str = "auto"
     """As `train_step` takes it, on a GPU."""
-    logits: str = "stored"
     """As `train_step` takes it."""
 
 
@@ -77,7 +76,6 @@ def parts(dry: bool) -> list[tuple[Any, ...]]:
         "bert_large": 150,
         "resnet50_jpeg": 120,
         "gpt2_whole": 90,
-        "gpt2_chunked": 90,
     }
     script, small = str(HERE / "gpu_rates.py"), ("--small",) if dry else ()
     return [
@@ -93,11 +91,11 @@ def words(figures: dict[str, Any]) -> str:
     return ", ".join([rate, *shares])
 
 
-def gpt2(small: bool, compile: str = "auto", logits: str = "stored") -> Iterator[dict[str, Any]]:
+def gpt2(small: bool, compile: str = "auto") -> Iterator[dict[str, Any]]:
     """124 million parameters at 1024 tokens."""
     import gpt3_small
 
-    context, batch = (32, 2 if logits == "stored" else 16) if small else (1024, 64)
+    context, batch = (32, 2) if small else (1024, 64)
     config = gpt3_small.SMALL if small else gpt3_small.Config()
     config = dataclasses.replace(config, context=context)
     work = Work(
@@ -110,20 +108,14 @@ def gpt2(small: bool, compile: str = "auto", logits: str = "stored") -> Iterator
         580_000,
         clip_norm=1.0,
         compile=compile,
-        logits=logits,
     )
-    usual = compile == "auto" and logits == "stored"
+    usual = compile == "auto"
     return compared(work, small, plain=PLAIN if usual else ())
 
 
 def gpt2_whole(small: bool) -> Iterator[dict[str, Any]]:
     """The same, compiled in one piece: "auto" leaves head and loss eager."""
     return gpt2(small, compile="whole")
-
-
-def gpt2_chunked(small: bool) -> Iterator[dict[str, Any]]:
-    """The same, head and loss in chunks: no logits are stored."""
-    return gpt2(small, logits="chunked")
 
 
 def resnet50(small: bool) -> Iterator[dict[str, Any]]:
@@ -184,7 +176,6 @@ PARTS: dict[str, Callable[[bool], Iterator[dict[str, Any]]]] = {
     "bert_large": bert_large,
     "resnet50_jpeg": resnet50_jpeg,
     "gpt2_whole": gpt2_whole,
-    "gpt2_chunked": gpt2_chunked,
 }
 
 
@@ -261,7 +252,6 @@ def own_step(work: Work, model: nn.Module) -> tuple[Callable[[Any], Tensor], Cal
     options: dict[str, Any] = {"compile": work.compile, "precision": "bf16"}
     if device.type == "cpu":
         options = {"compile": False}
-    options["logits"] = work.logits
     optimizer = work.optimizer(model.parameters())
     step = flatout.train_step(model, loss_fn, optimizer, clip_norm=work.clip_norm, **options)
     batch = work.batch(device)
@@ -321,7 +311,7 @@ def measured(
         "per_s": found,
         "start_s": round(start_s, 1),
         "losses": [round(first, 4), round(float(step(batch())), 4)],
-        "peak_bytes": flatout.memory.report(device).peak,
+        "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
     }
 
 

@@ -117,11 +117,6 @@ with serving(publisher) as server, JobsObserver(h100_node()) as observer:
     for frame in observer.frames():
         publisher.put(frame)
 """
-SCREENS = {
-    "textual": "import sys\n",
-    "rich": "import sys\nsys.modules['textual'] = None\n",
-}
-START = "sys.argv = ['flatout', 'monitor']\nfrom flatout.__main__ import main\nmain()\n"
 READERS = 10
 
 
@@ -135,7 +130,7 @@ def main() -> None:
         folder = Path(name)
         figures = {
             "write_us": write_us(folder),
-            "first_frame_s": {name: first_frame_s(folder, name) for name in SCREENS},
+            "first_frame_s": {"rich": first_frame_s(folder)},
             "step": step(folder, arguments.width, arguments.pairs, block=20),
             "step_of_small_model": step(folder, 8, arguments.pairs, block=100),
             "rules_ms": rules_ms(),
@@ -204,7 +199,7 @@ def interval(ratios: list[float]) -> dict[str, Any]:
     }
 
 
-def first_frame_s(folder: Path, screen: str, times: int = 7) -> float:
+def first_frame_s(folder: Path, times: int = 7) -> float:
     """From the command to the machine's line on a terminal, in seconds: the median."""
     seconds = []
     for _ in range(times):
@@ -213,7 +208,7 @@ def first_frame_s(folder: Path, screen: str, times: int = 7) -> float:
         if pid == 0:
             os.chdir(folder)
             os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
-            os.execv(sys.executable, [sys.executable, "-c", SCREENS[screen] + START])
+            os.execv(sys.executable, [sys.executable, "-m", "flatout", "monitor"])
         seen = b""
         while b"cores" not in seen:
             if select.select([descriptor], [], [], 10.0)[0]:

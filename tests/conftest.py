@@ -24,8 +24,6 @@ QUICK_COMPILER = {
 """For a few small kernels, workers that import torch, headers that are compiled first and trials of
 the CPU's instructions are most of a compiler's work. Programs that tests start inherit it."""
 os.environ.update(QUICK_COMPILER)
-os.environ["FLATOUT_PULSE"] = "0"
-"""What tests train with the library is none of this user's jobs."""
 
 settings.register_profile("same", derandomize=True, max_examples=40, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)

@@ -1,6 +1,6 @@
 """A model of some kind with an optimizer, on the CPU: the script whose memory is estimated.
 
-    python train.py MODEL OPTIMIZER [--measure FILE] [--plan PLAN]
+    python train.py MODEL OPTIMIZER [--measure FILE]
 
 `--measure` writes the most bytes in use at once in a step, weights and state included, as torch's
 profiler counts the allocations of the CPU's allocator: those that kernels make for themselves too.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,14 +155,10 @@ def main() -> None:
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("optimizer", choices=OPTIMIZERS)
     parser.add_argument("--measure", type=Path)
-    parser.add_argument("--plan")
     options = parser.parse_args()
     torch.manual_seed(0)
     model, data, rows = MODELS[options.model]()
     optimizer = OPTIMIZERS[options.optimizer](model.parameters())
-    needed = None
-    if options.plan is not None:
-        model, rows, needed = divided(model, optimizer, data, rows, options.plan)
     batches = iter(DataLoader(data, batch_size=rows, shuffle=True))
     for _ in range(MEASURED):
         step(model, optimizer, next(batches))
@@ -176,25 +171,8 @@ def main() -> None:
     with torch.profiler.profile(profile_memory=True) as profiler:
         step(model, optimizer, batch)
     batch_bytes = sum(tensor.nbytes for tensor in batch)
-    figures = {"measured": held + batch_bytes + highest(profiler), "needed": needed}
+    figures = {"measured": held + batch_bytes + highest(profiler)}
     options.measure.write_text(json.dumps(figures), encoding="utf-8")
-
-
-def divided(
-    model: nn.Module, optimizer: torch.optim.Optimizer, data: TensorDataset, rows: int, plan: str
-) -> tuple[nn.Module, int, int]:
-    """The model under this plan of `flatout.parallelize`, and what that says a device needs."""
-    import flatout
-    from flatout_agent import parallelism
-    from flatout_train.parallel.choosing import estimate
-
-    ranks = int(os.environ["WORLD_SIZE"])
-    inputs, targets = data[: rows // ranks]
-    seen = estimate(model, optimizer, (inputs, targets), loss_of, ranks)
-    devices = parallelism.Devices(ranks, 2**40)
-    needed = parallelism.need(seen, devices, parallelism.Strategy(plan)).peak
-    parallel = flatout.parallelize(model, optimizer, plan)
-    return parallel.model, rows // ranks, needed
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> None:
@@ -210,12 +188,8 @@ def held_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     tensors = [*model.parameters(), *model.buffers()]
     for state in optimizer.state.values():
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
-    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in local}
-    buckets = 0
-    if type(model).__name__ == "DistributedDataParallel":  # made with the first gradients, and kept
-        buckets = sum(parameter.nbytes for parameter in model.parameters())
-    return buckets + sum(storage.nbytes() for storage in storages.values())
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def highest(profiler: Any) -> int:

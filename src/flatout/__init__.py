@@ -11,7 +11,6 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from flatout.in_process.explain import explain as explain
     from flatout.in_process.live import live as live
-    from flatout_train import memory as memory
     from flatout_train.checkpoint.checkpoint import Checkpoint as Checkpoint
     from flatout_train.devices import device as device
     from flatout_train.devices import to_device as to_device
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from flatout_train.exporting import export as export
     from flatout_train.images.image_loader import image_loader as image_loader
     from flatout_train.loader.loader import loader as loader
-    from flatout_train.parallel.parallelize import parallelize as parallelize
     from flatout_train.step.batch_size import find_batch_size as find_batch_size
     from flatout_train.step.train_step import train_step as train_step
 
@@ -39,8 +37,6 @@ __all__ = [
     "image_loader",
     "live",
     "loader",
-    "memory",
-    "parallelize",
     "to_device",
     "train_step",
 ]
@@ -57,8 +53,6 @@ _MODULES = {
     "live": "flatout.in_process.live",
     "load_ipython_extension": "flatout.in_process.magics",
     "loader": "flatout_train.loader.loader",
-    "memory": "flatout_train.memory",
-    "parallelize": "flatout_train.parallel.parallelize",
     "to_device": "flatout_train.devices",
     "train_step": "flatout_train.step.train_step",
     "unload_ipython_extension": "flatout.in_process.magics",
@@ -73,7 +67,7 @@ def __getattr__(name: str) -> object:
     if module_name is None:
         raise AttributeError(f"module 'flatout' has no attribute {name!r}")
     module = importlib.import_module(module_name)
-    found = module if module_name == f"flatout_train.{name}" else getattr(module, name)
+    found = getattr(module, name)
     globals()[name] = found
     return found
 

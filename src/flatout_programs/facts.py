@@ -32,7 +32,6 @@ MATTERS = re.compile(
     r"|keras|jax|jax-.+|jaxlib|cupy.*|xformers|flash-attn.*|bitsandbytes|transformers|lightning"
     r"|accelerate|deepspeed|intel-extension-for-.+|onnxruntime.*|numpy|apex|transformer-engine.*)"
 )
-TENSORFLOWS = re.compile(r"(intel-)?tensorflow|tensorflow-(cpu|gpu|intel|macos|rocm)|tf-nightly")
 BUILD = re.compile(r"(cpu|cu\d+|rocm\d+(?:\.\d+)*|xpu)(?![0-9a-z])")
 
 
@@ -47,13 +46,11 @@ def main(arguments: list[str], tell: Tell) -> None:
             tell({"torch": devices()})
             if "--deep" in arguments:
                 tell({"torch": tried()})
-    if "--deep" in arguments and first["tensorflow"] is not None:
-        tell({"tensorflow": tensorflow_says()})
     tell({"done": True})
 
 
 def interpreter() -> dict[str, Any]:
-    """Facts from the files: about the interpreter, its packages, torch, TensorFlow and JAX."""
+    """Facts from the files: about the interpreter, its packages and torch."""
     base = getattr(sys, "base_prefix", sys.prefix)
     conda = Path(sys.prefix, "conda-meta")
     copies = installed(sys.path)
@@ -73,8 +70,6 @@ def interpreter() -> dict[str, Any]:
         "packages": packages,
         "duplicates": duplicates,
         "torch": torch_files(by_name, copies),
-        "tensorflow": tensorflow_files(by_name, copies),
-        "jax": _jax({name: by_name[name]["version"] for name in by_name}),
     }
 
 
@@ -179,7 +174,7 @@ def torch_files(
     return {
         "version": version,
         "build": build.group(1) if build else None,
-        **{key: values.get(key) for key in ("cuda", "hip", "xpu", "debug")},
+        **{key: values.get(key) for key in ("cuda", "hip", "xpu")},
         "location": str(folder.parent) if folder else package and package["location"],
         "installer": package["installer"] if package else None,
         "requires": [
@@ -209,46 +204,6 @@ def _plain(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except ValueError:
         return None
-
-
-def tensorflow_files(
-    packages: dict[str, dict[str, Any]], copies: list[dict[str, Any]]
-) -> dict[str, Any] | None:
-    """TensorFlow's facts from its files, or None if it is not installed."""
-    names = sorted((name for name in packages if TENSORFLOWS.fullmatch(name)), key=len)
-    if not names:
-        return None
-    name, folder = names[0], _package_folder("tensorflow")
-    text = _read(folder / "python/platform/build_info.py") if folder else ""
-    built = dict(re.findall(r"\('(\w+)', '?([^',)]*)'?\)", text))
-    own: list[str] = next((copy["requires"] for copy in copies if copy["name"] == name), [])
-    extra = [
-        re.split(r"[^\w.-]", requirement)[0]
-        for requirement in own
-        if re.search(r"and[-_]cuda", requirement)
-    ]
-    libraries = [re.sub(r"[-_.]+", "-", requirement).lower() for requirement in extra]
-    return {
-        "version": packages[name]["version"],
-        "package": name,
-        "cuda": built.get("cuda_version") or None,
-        "cudnn": built.get("cudnn_version") or None,
-        "cuda_build": {"True": True, "False": False}.get(built.get("is_cuda_build", "")),
-        "cuda_libraries": all(requirement in packages for requirement in libraries)
-        if libraries
-        else None,
-    }
-
-
-def _jax(versions: dict[str, Any]) -> dict[str, Any] | None:
-    if "jax" not in versions and "jaxlib" not in versions:
-        return None
-    facts = {"version": versions.get("jax"), "jaxlib": versions.get("jaxlib")}
-    for name in versions:
-        plugin = re.fullmatch(r"jax-(cuda|rocm)\d+-plugin", name)
-        if plugin:
-            facts[plugin.group(1) + "_plugin"] = versions[name]
-    return facts
 
 
 def imported() -> dict[str, Any]:
@@ -332,15 +287,6 @@ def tried() -> dict[str, Any]:
         except Exception as error:
             facts.update(compile_works=False, compile_error=worded(error))
     return facts
-
-
-def tensorflow_says() -> dict[str, Any]:
-    """The number of GPUs that TensorFlow sees; uses none of their memory."""
-    try:
-        tensorflow: Any = importlib.import_module("tensorflow")
-        return {"gpus_seen": len(tensorflow.config.list_physical_devices("GPU"))}
-    except BaseException as error:
-        return {"import_error": worded(error)}
 
 
 def worded(error: BaseException) -> str:

@@ -5,12 +5,10 @@ Standard library only. Where a package is found twice, the first is the one that
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
-from importlib.metadata import Distribution, distributions
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import distributions
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flatout_programs.tell import Tell
@@ -18,60 +16,16 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str], tell: Tell) -> None:
     """Report the list."""
-    entries: dict[str, dict[str, Any]] = {}
+    versions: dict[str, str] = {}
     for distribution in distributions():
-        entry = describe(distribution)
-        if entry is not None:
-            entries.setdefault(entry["name"].lower().replace("_", "-").replace(".", "-"), entry)
-    listing = {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "packages": [entries[name] for name in sorted(entries)],
-        "conda": conda_packages(Path(sys.prefix) / "conda-meta"),
-    }
-    tell(listing)
-
-
-def describe(distribution: Distribution) -> dict[str, Any] | None:
-    """One package, or None if its metadata is broken."""
-    try:
-        name, version = distribution.metadata["Name"], distribution.version
-    except Exception:
-        return None
-    if not name or not version:
-        return None
-    origin = read(distribution, "direct_url.json")
-    try:
-        direct = json.loads(origin) if origin else None
-    except ValueError:
-        direct = None
-    installer = (read(distribution, "INSTALLER") or "").strip() or None
-    return {"name": name, "version": version, "installer": installer, "direct_url": direct}
-
-
-def read(distribution: Distribution, name: str) -> str | None:
-    """A file of the package's metadata, or None if it is missing."""
-    try:
-        return distribution.read_text(name)
-    except Exception:
-        return None
-
-
-def conda_packages(folder: Path) -> list[dict[str, str]] | None:
-    """The packages that conda installed, or None if this is no conda environment."""
-    if not folder.is_dir():
-        return None
-    records = []
-    for file in sorted(folder.glob("*.json")):
         try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            keys = ("name", "version", "build", "channel")
-            records.append({key: str(record[key]) for key in keys})
-        except (OSError, ValueError, KeyError, TypeError):  # noqa: PERF203 - once for each package
+            name, version = distribution.metadata["Name"], distribution.version
+        except Exception:  # its metadata is broken
             continue
-    return records
+        if name and version:
+            versions.setdefault(name.lower().replace("_", "-").replace(".", "-"), version)
+    where = f"{platform.system()} {platform.machine()}"
+    tell({"python": f"{platform.python_version()} on {where}", "packages": versions})
 
 
 if __name__ == "__main__":

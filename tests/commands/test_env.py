@@ -13,9 +13,7 @@ import yaml
 from flatout.__main__ import outcome
 from flatout.installing.target import Target
 from flatout.nouns.interpreter import Interpreter
-from flatout.nouns.listing import InstalledPackage, Listing
 from flatout.nouns.machine import Machine
-from flatout.probing import packages
 from machines.healthy import HEALTHY, changed, workstation
 
 THERE = "gpu=rtx4090,driver=535,os=windows,python=3.11"
@@ -101,18 +99,6 @@ def test_write_refuses_to_write_over(here: Path, capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     assert captured.out == "" and "wrote Dockerfile" in captured.err
     assert (here / "Dockerfile").read_text().startswith("# why: ")
-
-
-def test_freeze(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listing = Listing("3.11.7", "Linux", "x86_64", (InstalledPackage("torch", "2.9.1+cu128"),))
-    monkeypatch.setattr(packages, "look", lambda python: listing)
-    assert outcome(["env", "freeze"]) == 0
-    assert "torch==2.9.1+cu128\n" in capsys.readouterr().out
-    assert outcome(["env", "freeze", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert list(document["files"]) == ["requirements.txt"] and document["choice"] is None
 
 
 @pytest.mark.parametrize(

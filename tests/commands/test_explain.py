@@ -14,8 +14,7 @@ import pytest
 from commands.called import Ended, Flatout
 from flatout.diagnosing import pages
 from flatout.knowledge import signatures
-from flatout.nouns.flight_record import FlightRecord, UnlikeCall
-from flatout.probing import flight_recorder, machine
+from flatout.probing import machine
 from machines.healthy import cpu_server
 
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
@@ -203,25 +202,6 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, root: Path, tmp_path: Pat
     (tmp_path / "train.log").write_text(label.log, encoding="utf-8")
     shown = flat("explain", "train.log", folder=tmp_path).stdout.rstrip()
     assert f"```\n{shown}\n```" in (root / "docs/guide-explain.md").read_text(encoding="utf-8")
-
-
-def test_dumps_of_the_flight_recorder(
-    flat: Flatout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "Not all ranks joining collective, sequence number: 4\nmissing ranks: {1}\n"
-    missing = UnlikeCall("0:default_pg", "nccl:all_reduce", 4, (1,), (("train.py", 12, "step"),))
-    record = FlightRecord((0, 1), 2, (), (missing,), text)
-    monkeypatch.setattr(flight_recorder, "compare", lambda python, dumps: record)
-    folder = Path(__file__).parents[1] / "probing" / "flight_dumps" / "missing"
-    done = flat("explain", str(folder))
-    assert done.returncode == 0, done.stderr
-    assert "Rank 1 never called collective number 4" in done.stdout
-    assert "train.py:12 (step)" in done.stdout
-    (tmp_path / "rank1.log").write_text(f"{KILLED}\n")
-    done = flat("explain", "--json", str(tmp_path), *map(str, folder.iterdir()))
-    found = {item["id"] for item in matches(done)}
-    assert found == {"flight-rank-missing", "loader-worker-killed"}
-    assert json.loads(done.stdout)["observations"][0].startswith("Rank 1 never called")
 
 
 def test_pages_count_the_signatures(root: Path) -> None:

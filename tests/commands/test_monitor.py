@@ -1,4 +1,4 @@
-"""flatout monitor and flatout report, from the command line."""
+"""flatout monitor, from the command line."""
 
 from __future__ import annotations
 
@@ -60,28 +60,11 @@ def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_report(run_folder: Path, tmp_path: Path) -> None:
-    done = flatout("report", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "WAIT001: the job waits for its data 41% of the time" in done.stdout
-    page = (run_folder / "history.html").read_text(encoding="utf-8")
-    assert "The loss goes from 2" in page
-    document = json.loads(flatout("report", "--json", str(run_folder), folder=tmp_path).stdout)
-    assert document["schema"] == "flatout.report/1"
-    assert document["steps"] == 4
-    elsewhere = flatout("report", "--out", "here.html", folder=tmp_path)
-    assert elsewhere.returncode == 0
-    assert (tmp_path / "here.html").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("monitor", "--follow"), "--follow goes with --json"),
         (("monitor", "--replay", "none", "--once"), "there is no history of a run in none"),
-        (("report",), "no run of this folder has a history"),
-        (("report", "none"), "there is no history of a run in none"),
     ],
 )
 def test_wrong_use(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -23,13 +23,11 @@ from flatout_agent import limits
 from flatout_programs.loading import frame
 
 RUNTIMES = {
-    "executorch",
     "numpy",
     "onnxruntime",
     "openvino",
     "tensorrt",
     "torch",
-    "torch_tensorrt",
 }
 
 

@@ -51,11 +51,6 @@ def test_only_and_skip_take_backends_and_builds() -> None:
     assert "eager" in tried(replace(SETTINGS, skip=("eager",)))
 
 
-def test_on_demand() -> None:
-    assert "executorch" not in tried(SETTINGS)
-    assert "executorch" in tried(replace(SETTINGS, only=("executorch",)))
-
-
 def test_reasons() -> None:
     plans = {plan.id: plan for plan in candidates.plans(SETTINGS)}
     assert candidates.why_not(plans["tensorrt"], SETTINGS, CPU) == "it needs an NVIDIA GPU"

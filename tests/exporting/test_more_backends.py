@@ -1,4 +1,4 @@
-"""Backends whose packages are optional: quantised builds that are proven, ExecuTorch."""
+"""Backends whose packages are optional: quantised builds that are proven."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 import exported
 from flatout.exporting import candidates, export
-from flatout.nouns.exported import BuildState, ExportCandidate, ExportSettings, Goal
+from flatout.nouns.exported import ExportCandidate, ExportSettings, Goal
 from flatout_programs import backends
 
 pytestmark = pytest.mark.slow
@@ -70,12 +70,3 @@ def test_a_quantised_build_is_proven(
     assert row.guard.relative_error is not None
     assert 1e-4 < row.guard.relative_error < 0.1  # it is quantised, and not wrong
     assert row.latency is not None
-
-
-@pytest.mark.thorough
-def test_executorch_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    row = row_of(tmp_path, "executorch")
-    assert row.state in (BuildState.CHOSEN, BuildState.VERIFIED), row.reason
-    assert row.guard is not None
-    assert row.guard.batch_sizes == (1, 60)

@@ -20,7 +20,7 @@ FILES = {
     "openvino": ("model.xml", "model.bin"),
     "tensorrt": ("model.engine",),
     "aoti": ("model.pt2",),
-    "executorch": ("model.pte",),
+    "torchao": ("model.pt2",),
 }
 
 
@@ -175,8 +175,8 @@ def test_tensorrt_is_renamed_and_on_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_triton_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no backend for executorch") as caught:
-        triton.write(built(tmp_path / "a", "executorch"))
+    with pytest.raises(UserError, match="no backend for torchao") as caught:
+        triton.write(built(tmp_path / "a", "torchao"))
     assert "--only onnxruntime" in str(caught.value.next_step)
 
 

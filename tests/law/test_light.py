@@ -24,7 +24,7 @@ OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
 EXPORTING = {"backends", "exporting", "loading"}
 """Folders of the programs that build, verify and run exported models."""
 RUNTIMES = {
-    "executorch", "nncf", "numpy", "onnxruntime", "openvino", "tensorrt", "torch_tensorrt",
+    "nncf", "numpy", "onnxruntime", "openvino", "tensorrt",
     "torchao",
 }  # fmt: skip
 """What these import, always inside functions."""

@@ -23,7 +23,7 @@ FEATURES = {
     "outlets": ["exec", "json", "prometheus", "screen", "web", "webhook"],
 }
 """The outlets are the ways in which figures and alerts leave `flatout monitor`."""
-AT_MOST = {"boosts": 5, "backends": 7, "engines": 3, "outlets": 4, "unclean": 2}
+AT_MOST = {"boosts": 5, "backends": 5, "engines": 3, "outlets": 4, "unclean": 2}
 """How many may be without a proof, or with one from an unclean tree. Lower it where fewer are."""
 OLDEST = timedelta(days=90)
 

@@ -27,8 +27,6 @@ NAMES = [
     "image_loader",
     "live",
     "loader",
-    "memory",
-    "parallelize",
     "to_device",
     "train_step",
 ]
@@ -43,7 +41,6 @@ OPTIONS = {
     "env": [],
     "env conda": ["--for", "--mirror", "--python", *FILES],
     "env docker": ["--for", "--mirror", "--python", *FILES],
-    "env freeze": ["--python", *FILES],
     "env hook": ["--json", "--remove"],
     "env install": INSTALL,
     "explain": ["--json", "--lang", "--python"],
@@ -116,7 +113,6 @@ OPTIONS = {
         "--steps",
         "--stop",
     ],
-    "report": ["--json", "--out"],
     "run": [
         "--exact",
         "--export",

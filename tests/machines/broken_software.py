@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatout.nouns.interpreter import Jax, OtherPython, Package, Tensorflow
+from flatout.nouns.interpreter import OtherPython, Package
 from flatout.nouns.machine import DeviceFile, Machine
 from machines.healthy import (
     a100,
@@ -103,9 +103,7 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         interpreter__torch__version="2.10.0",
         interpreter__torch__mps_available=False,
     )
-    debug = with_torch(workstation(), debug=True)
     old = with_torch(workstation(), "1.13.1", "cu117", arch_list=TO_HOPPER)
-    xpu = changed(arc(), interpreter=interpreter(torch("2.9.1", "xpu", xpu="20250201")))
     return {
         "torch-cpu-only": (with_torch(workstation(), build="cpu"), ("ENV021",)),
         "torch-cpu-only-on-windows": (windows_cpu, ("ENV021",)),
@@ -136,9 +134,7 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         "mac-under-rosetta": (rosetta, ("ENV038",)),
         "mac-with-old-macos": (old_mac, ("ENV039",)),
         "arc-with-cpu-torch": (arc(), ("ENV021",)),
-        "arc-without-level-zero": (xpu, ("ENV057",)),
         "torch-before-compile": (old, ("ENV050",)),
-        "torch-debug-build": (debug, ("ENV058",)),
     }
 
 
@@ -203,7 +199,6 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             ),
             ("ENV054",),
         ),
-        "old-rocm-driver": (amd_desktop(drivers__0__rocm="5.7.1", **blind), ("ENV055",)),
     }
 
 
@@ -265,26 +260,6 @@ def library_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     }
 
 
-def framework_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
-    """TensorFlow and JAX."""
-    flow = Tensorflow("2.20.0", "tensorflow", "12.5.1", "9", True, True)
-    jax = Jax("0.7.2", "0.7.2", "0.7.2")
-    return {
-        "tensorflow-beside-torch": (
-            changed(workstation(), interpreter__tensorflow=flow),
-            ("ENV042",),
-        ),
-        "jax-beside-torch": (
-            with_packages(
-                workstation(),
-                Package("jax-cuda12-plugin", "0.7.2", SITE, "pip"),
-                interpreter__jax=jax,
-            ),
-            ("ENV044",),
-        ),
-    }
-
-
 def variable_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     """Environment variables, and a driver that lost its state."""
     asleep = changed(
@@ -305,10 +280,6 @@ def variable_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         "compile-switched-off": (set_to(workstation(), TORCH_COMPILE_DISABLE="1"), ("ENV045",)),
         "one-thread": (set_to(cpu_server(), OMP_NUM_THREADS="1"), ("ENV047",)),
         "more-threads-than-cores": (set_to(workstation(), OMP_NUM_THREADS="128"), ("ENV047",)),
-        "allocator-misspelt": (
-            set_to(workstation(), PYTORCH_CUDA_ALLOC_CONF="expandable_segment:True"),
-            ("ENV049",),
-        ),
         "nvlink-switched-off": (set_to(h100(), NCCL_P2P_DISABLE="1"), ("ENV045",)),
         "tf32-forbidden": (set_to(a100(), NVIDIA_TF32_OVERRIDE="0"), ("ENV045",)),
     }
@@ -319,6 +290,5 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     **build_machines(),
     **system_machines(),
     **library_machines(),
-    **framework_machines(),
     **variable_machines(),
 }

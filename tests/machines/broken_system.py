@@ -236,32 +236,10 @@ def old_box() -> Machine:
     return machine
 
 
-def lost_temporary_folder() -> Machine:
-    """/tmp lost its mode, and the disk is full to the last."""
-    machine: Machine = changed(workstation(), disks__1__writable=False)
-    return dataclasses.replace(
-        machine,
-        disks=tuple(
-            dataclasses.replace(disk, free_bytes=GIB // 4) if disk.use == "work" else disk
-            for disk in machine.disks or ()
-        ),
-    )
-
-
 def slow_fabric() -> Machine:
     """A node whose last InfiniBand port came up at a quarter of the rate, with low memlock."""
     slow = ports(h100(), rate_gbit_per_s=100.0)
     machine: Machine = changed(slow, limits__locked_memory_bytes=8 * 2**20)
-    return machine
-
-
-def fabric_without_peer_memory() -> Machine:
-    """InfiniBand and H200, nvidia_peermem not loaded, the proprietary module."""
-    machine: Machine = changed(
-        h200(),
-        kernel__modules=("nvidia", "nvidia_uvm", "mlx5_core", "ib_core"),
-        drivers__0__open_kernel_module=False,
-    )
     return machine
 
 
@@ -310,12 +288,11 @@ def hot_node() -> Machine:
 
 
 def forgotten_settings() -> Machine:
-    """A server on which somebody measured: clocks, power, persistence and ECC left changed."""
+    """A server on which somebody measured: clocks, power and persistence left changed."""
     machine: Machine = changed(
         a100(),
         gpus__all__power_limit_w=250.0,
         gpus__all__persistence_mode=False,
-        gpus__all__ecc=False,
         gpus__0__throttles=("applications_clocks_setting",),
         gpus__0__clock_sm_mhz=1005,
     )
@@ -358,10 +335,8 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
         old_box(),
         ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW001", "HW012", "HW014"),
     ),
-    "temporary-folder-lost": (lost_temporary_folder(), ("ENV066", "ENV070")),
     "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),
-    "peer-memory-missing": (fabric_without_peer_memory(), ("ENV072",)),
     "pinned-to-four-cores": (pinned(), ("ENV069",)),
     "network-home": (network_home(), ("ENV061", "ENV067")),
     "shared-server": (shared_server(), ("HW011", "HW023")),
@@ -372,7 +347,7 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
         changed(laptop(), gpus__0__temperature_c=86, gpus__0__throttles=("sw_power_cap",)),
         ("HW004",),
     ),
-    "forgotten-settings": (forgotten_settings(), ("HW003", "HW003", "HW010", "HW022")),
+    "forgotten-settings": (forgotten_settings(), ("HW003", "HW003", "HW010")),
     "mig-empty": (mig_without_slices(), ("HW009",)),
     "mig-slices": (changed_first(h100(), mig=True, mig_slices=("3g.40gb", "4g.40gb")), ("HW009",)),
     "program-fault": (program_fault(), ("HW008", "HW008", "HW008")),

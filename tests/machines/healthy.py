@@ -119,7 +119,6 @@ def torch(version: str = "2.9.1", build: str = "cu128", **facts: Any) -> Torch:
         version=version,
         build=build,
         cuda=cuda,
-        debug=False,
         location="/home/user/venv/lib/python3.12/site-packages",
         installer="pip",
         imported=True,
@@ -208,7 +207,6 @@ def disks(gib: int = 1800, **facts: Any) -> tuple[Disk, ...]:
         file_system="ext4",
         rotational=False,
         network=False,
-        writable=True,
     )
     return tuple(
         dataclasses.replace(base, path=path, use=use, **facts) for use, path in places.items()

@@ -172,7 +172,6 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("cache", str(tmp_path / "triton")),
     ]
     assert {item.total_bytes for item in found} == {shutil.disk_usage(tmp_path).total}
-    assert all(item.writable for item in found)
 
 
 def test_a_current_folder_that_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,4 +192,3 @@ def test_here_as_df_says() -> None:
     said = subprocess.check_output(["df", "--output=fstype,size", "-B1", os.getcwd()], text=True)
     file_system, size = said.splitlines()[1].split()
     assert (work.file_system, work.total_bytes) == (file_system, int(size))
-    assert work.writable is os.access(os.getcwd(), os.W_OK)

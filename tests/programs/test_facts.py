@@ -19,13 +19,6 @@ from flatout_programs.tell import MARK
 from probing.fake_packages import CUDA_TORCH, CUDA_VERSION, bare, install, site
 
 PROGRAM = Path(facts.__file__)
-BUILD_INFO = """
-import collections
-
-build_info = collections.OrderedDict([('cpu_compiler', '/usr/lib/llvm-18/bin/clang'), \
-('cuda_compute_capabilities', ['sm_60', 'sm_70', 'compute_90']), ('cuda_version', '12.5.1'), \
-('cudnn_version', '9'), ('is_cuda_build', True), ('is_rocm_build', False)])
-"""
 
 
 def told(python: str, *arguments: str, **environ: str) -> list[dict[str, Any]]:
@@ -69,7 +62,6 @@ def test_the_real_torch_here() -> None:
 def test_an_interpreter_without_anything(python: str) -> None:
     files, done = told(python)
     assert (files["packages"], files["duplicates"], files["torch"]) == ([], [], None)
-    assert (files["tensorflow"], files["jax"]) == (None, None)
     assert files["virtual_environment"] is True
     assert (files["conda"], files["managed_by"], files["user_site"]) == (False, None, False)
     assert done == {"done": True}
@@ -88,7 +80,6 @@ def test_torch_for_cuda_with_an_old_driver(python: str) -> None:
         "cuda": "12.8",
         "hip": None,
         "xpu": None,
-        "debug": False,
         "installer": "uv",
         "requires": [needs[0]],
         "imported": True,
@@ -160,37 +151,6 @@ def test_nothing_is_written_and_nothing_of_ours_is_in_the_way(python: str) -> No
     before = sorted(site(python).rglob("*"))
     assert told(python)[1]["torch"]["imported"] is True
     assert sorted(site(python).rglob("*")) == before
-
-
-def test_tensorflow_and_jax(python: str) -> None:
-    folder = site(python)
-    needs = (
-        "numpy>=1.26",
-        "nvidia-cublas-cu12==12.5.3.2; extra == 'and-cuda'",
-        "nvidia-cudnn-cu12==9.3.0.75; extra == 'and-cuda'",
-    )
-    install(folder, "tensorflow", "2.19.0", "pip", needs, __init__="1/0")
-    (folder / "tensorflow/python/platform").mkdir(parents=True)
-    (folder / "tensorflow/python/platform/build_info.py").write_text(BUILD_INFO)
-    install(folder, "nvidia-cublas-cu12", "12.5.3.2")
-    install(folder, "jax", "0.6.0")
-    install(folder, "jaxlib", "0.6.0")
-    install(folder, "jax-cuda12-plugin", "0.6.0")
-    expected = {
-        "version": "2.19.0",
-        "package": "tensorflow",
-        "cuda": "12.5.1",
-        "cudnn": "9",
-        "cuda_build": True,
-        "cuda_libraries": False,
-    }
-    files = told(python)[0]
-    assert files["tensorflow"] == expected
-    assert files["jax"] == {"version": "0.6.0", "jaxlib": "0.6.0", "cuda_plugin": "0.6.0"}
-    install(folder, "nvidia-cudnn-cu12", "9.3.0.75")
-    files, deep, _ = told(python, "--deep")
-    assert files["tensorflow"]["cuda_libraries"] is True
-    assert deep["tensorflow"]["import_error"] == "ZeroDivisionError: division by zero"
 
 
 def test_one_package_in_two_places(python: str, tmp_path: Path) -> None:

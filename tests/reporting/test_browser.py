@@ -11,11 +11,8 @@ import pytest
 from flatout.reporting import html
 from flatout.reporting.chart import BarChart
 from flatout.reporting.export import html as export_html
-from flatout.reporting.history import charts as history_charts
-from flatout.reporting.history import page, series
 from reporting import tuned_examples
 from reporting.export import test_export
-from reporting.history import test_history
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
@@ -155,25 +152,15 @@ def test_every_page_is_drawn(browser: Any, folder: Path, name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_curve_of_an_export_and_of_a_run_is_drawn(
-    browser: Any, tmp_path: Path, scheme: str
-) -> None:
+def test_every_curve_of_an_export_is_drawn(browser: Any, tmp_path: Path, scheme: str) -> None:
     """Logarithmic axes, names at points, intervals."""
-    history = series.of(test_history.frames(60, gpus=True))
-    assert history is not None
-    run_page, export_page = tmp_path / "history.html", tmp_path / "report.html"
-    page.write(history, run_page, test_history.TRIAL)
-    export_html.write_report(test_export.RESULT, export_page)
-    run_charts = history_charts.charts(history, test_history.TRIAL)
-    for path, charts in (
-        (run_page, run_charts),
-        (export_page, export_html.drawn_charts(test_export.RESULT)),
-    ):
-        visited(browser, path, scheme=scheme)
-        assert browser.get_log("browser") == []
-        for chart in charts.values():
-            colours = [curve.colour for curve in chart.curves]
-            assert drawn(browser, chart.id, colours) == set(colours)
+    path = tmp_path / "report.html"
+    export_html.write_report(test_export.RESULT, path)
+    visited(browser, path, scheme=scheme)
+    assert browser.get_log("browser") == []
+    for chart in export_html.drawn_charts(test_export.RESULT).values():
+        colours = [curve.colour for curve in chart.curves]
+        assert drawn(browser, chart.id, colours) == set(colours)
 
 
 @pytest.mark.thorough

@@ -67,7 +67,8 @@ def test_what_fits() -> None:
     assert "activations 65 GiB 1.0 GiB + 256 MiB for each sample" in text
     assert "8 of 80 GiB; the batch is divided among them" in text
     assert "verdict fits with fsdp+recompute: weights, gradients" in text
-    assert 'parallelize(model, optimizer, plan="fsdp+recompute", sample=batch)' in text
+    assert "next torch.distributed.fsdp.fully_shard(...) of each block" in text
+    assert "next torch.utils.checkpoint.checkpoint(block, x" in text
     assert "note activations were measured at one batch size" in text
 
 

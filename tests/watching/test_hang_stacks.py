@@ -14,8 +14,9 @@ import pytest
 import forked
 from agent_paths import INJECT
 from flatout.running.one.ring import Ring, rings
-from flatout.watching import hang_stacks
+from flatout.running.ranks import stacks
 from flatout.watching.following import FollowedRank
+from flatout.watching.job_watch import hang_stacks
 from flatout_agent import wire
 
 HANG = """
@@ -59,17 +60,17 @@ def test_two_ranks(tmp_path: Path) -> None:
         deadline = time.monotonic() + 120
         text = ""
         while text.count('train.py", line 9') < 2 and time.monotonic() < deadline:
-            text = hang_stacks.collect(ranks, wait_s=60.0)  # they may not have come to that line
+            text = hang_stacks(ranks, wait_s=60.0)  # they may not have come to that line
         assert text.index("rank 1, ") < text.index("rank 0, ")
         assert "step 3" in text
         assert text.count('train.py", line 9') == 2
-        assert hang_stacks.write(text, str(tmp_path)) == str(tmp_path / "stacks.txt")
-        assert hang_stacks.write(text, str(tmp_path / "gone")) is None
+        assert stacks.write(text, str(tmp_path)) == str(tmp_path / "stacks.txt")
+        assert stacks.write(text, str(tmp_path / "gone")) is None
         for rank in ranks:
             os.kill(rank.ring.header.pid, signal.SIGKILL)
         for process in processes:  # which ends as the program does
             process.wait(timeout=120)
-        assert hang_stacks.collect(ranks) == ""  # nobody is there to be asked
+        assert hang_stacks(ranks) == ""  # nobody is there to be asked
     finally:
         for process in processes:
             process.kill()

@@ -37,14 +37,6 @@ Python = Annotated[
         help="Python interpreter to install into.  [default: the active one]",
     ),
 ]
-PythonToRead = Annotated[
-    str | None,
-    typer.Option(
-        "--python",
-        metavar="PYTHON",
-        help="Python interpreter whose packages are listed.  [default: the active one]",
-    ),
-]
 PythonToFit = Annotated[
     str | None,
     typer.Option(
@@ -164,26 +156,6 @@ def conda(
     return 0
 
 
-def freeze(
-    python: PythonToRead = None,
-    write: Write = None,
-    force: Force = False,
-    as_json: _options.Json = False,
-) -> int:
-    """Print this environment's packages, to recreate it elsewhere.
-
-    Examples:
-      flatout env freeze > requirements.txt
-      flatout env freeze --python ./venv/bin/python
-    """
-    from flatout.installing import answers
-    from flatout.probing import packages
-
-    frozen = answers.frozen(packages.look(_interpreter(python)))
-    _show({**_head("freeze"), **frozen}, write, force, as_json)
-    return 0
-
-
 def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     """Let FLATOUT_LIVE=1 tune what trains in this environment.
 
@@ -219,7 +191,7 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     return 0
 
 
-SUBCOMMANDS = (install, docker, conda, freeze, hook)
+SUBCOMMANDS = (install, docker, conda, hook)
 
 
 def _head(kind: str) -> Document:

@@ -6,8 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +17,6 @@ from flatout.nouns.errors import UserError
 if TYPE_CHECKING:
     from flatout.explaining.explaining import Source
     from flatout.nouns.explained import Explained
-    from flatout.nouns.flight_record import FlightRecord
     from flatout.nouns.page import Page
 
 PLACE = ("Fix", 2)
@@ -67,10 +64,8 @@ def command(
 
     WHAT is the text of an error, a log file, a folder of logs, or - for standard input. It prints
     the cause, how certain that is, and the fix. If there are logs of several ranks, it explains the
-    error that came first. Dumps of PyTorch's flight recorder (files or their folder) are compared:
-    which rank did not join which collective. If WHAT is the code of a finding, or the name of a
-    boost, of an error, of a backend of `flatout export` or of an engine of `flatout launch`, it
-    prints the page about it.
+    error that came first. If WHAT is the code of a finding, or the name of a boost, of an error, of
+    a backend of `flatout export` or of an engine of `flatout launch`, it prints the page about it.
 
     Examples:
       flatout explain train.log
@@ -78,7 +73,6 @@ def command(
       flatout explain "CUDA error: device-side assert triggered"
       flatout explain ENV002
       flatout explain channels-last
-      flatout explain nccl_trace_rank_*
 
     Exit code: 0 if the error is known, 1 if it is not.
     """
@@ -100,21 +94,13 @@ def command(
 
 
 def _answer(words: list[str], python: str | None) -> Explained:
-    """The answer for texts and logs, including dumps of the flight recorder among them."""
-    from flatout.explaining import flight
+    """The answer for texts and logs."""
     from flatout.explaining.explaining import explain
 
-    record, words = _flight_record(words, python)
-    sources = _sources(words) if words or record is None else iter(())
-    if record is not None:
-        sources = chain([(None, [flight.text(record).encode()])], sources)
     try:
-        answer = explain(sources, lambda: look_here(python))
+        return explain(_sources(words), lambda: look_here(python))
     except OSError as error:
         raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
-    if record is None:
-        return answer
-    return replace(answer, observations=(*flight.observations(record), *answer.observations))
 
 
 def _in_chinese(page: Page | str) -> bool:
@@ -161,17 +147,6 @@ def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
             warn("这一页只有英文版")
         markdown_page.show(page if isinstance(page, str) else page.markdown)
     return 0
-
-
-def _flight_record(words: list[str], python: str | None) -> tuple[FlightRecord | None, list[str]]:
-    """The content of the flight recorder's dumps among the words, and the other words."""
-    from flatout.probing import flight_recorder
-    from flatout.running.one.command import chosen_python
-
-    dumps, others = flight_recorder.split(words)
-    if not dumps:
-        return None, words
-    return flight_recorder.compare(chosen_python(python), dumps), others
 
 
 def _sources(words: Sequence[str]) -> Iterator[Source]:

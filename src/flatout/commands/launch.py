@@ -288,12 +288,11 @@ def _plan(path: Path | None, no_plan: bool) -> Path | None:
 def _lock() -> str:
     """The packages of the script's Python, as far as they can be read quickly."""
     with harmless("the packages of this environment could not be recorded"):
-        from flatout.installing import answers
         from flatout.probing import packages
         from flatout.running.one.command import chosen_python
 
-        files = answers.frozen(packages.look(chosen_python(None)))["files"]
-        return "\n".join(files.values())
+        installed = packages.look(chosen_python(None))
+        return "\n".join([f"# Python {installed.python}", *installed.lines]) + "\n"
     return ""
 
 

@@ -7,9 +7,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
@@ -149,8 +148,7 @@ def _shown(source: _Source, receivers: Sequence[_Receiver], as_json: bool, port:
         return _documents(frames)
     if port is not None:
         return _page(frames, port)
-    stacks = observer.stacks if observer is not None else None
-    return _screen(frames, source, stacks, told=bool(receivers))
+    return _screen(frames, source, told=bool(receivers))
 
 
 def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
@@ -270,20 +268,13 @@ def _page(frames: Iterator[Frame], port: int) -> int:
             time.sleep(1.0)
 
 
-def _screen(
-    frames: Iterator[Frame], source: _Source, stacks: Callable[[str], str] | None, told: bool
-) -> int:
-    """The application if textual is installed, else the plain screen."""
+def _screen(frames: Iterator[Frame], source: _Source, told: bool) -> int:
+    """Frames on a terminal; elsewhere one frame, or none if there are receivers."""
     drawn = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
     if drawn:
-        if find_spec("textual") is not None:
-            from flatout.reporting.monitor.app.monitor_app import show
+        from flatout.reporting.monitor import live_screen
 
-            show(frames, stacks)
-        else:
-            from flatout.reporting.monitor import live_screen
-
-            live_screen.show(frames)
+        live_screen.show(frames)
         return 0
     if told:  # nobody looks, but there are receivers
         deque(frames, maxlen=0)

@@ -84,6 +84,4 @@ def _wanted(plan: BuildPlan, settings: ExportSettings) -> bool:
     names = {plan.id, plan.backend.id}
     if names & set(settings.skip):
         return False
-    if settings.only:
-        return bool(names & set(settings.only))
-    return not plan.backend.on_demand
+    return not settings.only or bool(names & set(settings.only))

@@ -14,15 +14,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flatout.exporting import candidates
 from flatout.nouns.errors import UserError
 from flatout.nouns.exported import ExportSettings
-from flatout.nouns.listing import Listing
 from flatout.probing import packages as probing
+from flatout.probing.packages import InstalledPackages
 from flatout_programs.backends import RuntimePackage
 
 LIMIT_S = 1800.0
@@ -78,8 +78,7 @@ def cache_root() -> Path:
 
 def missing(settings: ExportSettings, cuda: bool) -> tuple[RuntimePackage, ...]:
     """The packages that the requested builds lack, each once."""
-    listing = probing.look(settings.python)
-    there = {_normal(item.name) for item in listing.packages} | _in(overlay(settings.python))
+    there = {*probing.look(settings.python).versions, *_in(overlay(settings.python))}
     facts: dict[str, object] = {"cuda": cuda}
     wanted = [
         package
@@ -95,8 +94,7 @@ def plan(python: str, packages: Sequence[RuntimePackage]) -> OverlayInstallation
 
     Raises UserError if it would have to replace torch or numpy, or if pip fails.
     """
-    listing = probing.look(python)
-    with _constraints(listing) as constraints:
+    with _constraints(probing.look(python)) as constraints:
         names = [package.pip for package in packages]
         options = ["--dry-run", "--quiet", "--report", "-", "--constraint", str(constraints)]
         report = _pip(python, ["install", *options, *names])
@@ -137,14 +135,11 @@ def _pip(python: str, words: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _constraints(listing: Listing):  # type: ignore[no-untyped-def]
-    """A file that pins every installed package from an index."""
-    lines = [
-        f"{item.name}=={item.version}" for item in listing.packages if not (item.url or item.vcs)
-    ]
+def _constraints(installed: InstalledPackages) -> Iterator[Path]:
+    """A file that pins every installed package."""
     with tempfile.TemporaryDirectory(prefix="flatout-") as folder:
         path = Path(folder, "constraints.txt")
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text("\n".join(installed.lines) + "\n", encoding="utf-8")
         yield path
 
 

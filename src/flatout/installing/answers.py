@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flatout.installing import conda_packages, docker, freeze, pytorch, script, shell
+from flatout.installing import conda_packages, docker, pytorch, script, shell
 from flatout.installing.choice import Choice
 from flatout.installing.script import Script
 from flatout.installing.target import Target
 from flatout.knowledge.compat import pytorch as releases
 from flatout.nouns.errors import UserError
-from flatout.nouns.listing import Listing
 
 CONDA_NAME = "training"
 
@@ -60,12 +59,6 @@ def answer(what: str, target: Target, mirror: str | None = None) -> Installation
         text, choice = conda_environment(target, mirror)
         return _choice_answer(target, choice, {"environment.yml": text})
     return _script_answer(target, script.pytorch_script(target, mirror))
-
-
-def frozen(listing: Listing) -> dict[str, Any]:
-    """The part of the JSON document for `flatout env freeze`."""
-    files = {freeze.file_name(listing): freeze.text(listing)}
-    return {"target": None, "choice": None, "commands": [], "files": files}
 
 
 def shown(files: Mapping[str, str]) -> str:

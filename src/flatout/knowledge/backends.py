@@ -23,7 +23,6 @@ class KnownBackend:
     building: tuple[RuntimePackage, ...]
     serving: tuple[RuntimePackage, ...]
     device: str
-    on_demand: bool
     torch_free: bool
     loading: str
     """The file of `flatout_programs.loading` that runs its artefacts."""
@@ -40,8 +39,6 @@ class KnownBackend:
         ]
         if self.device:
             facts.append("- Needs an NVIDIA GPU")
-        if self.on_demand:
-            facts.append(f"- Tried only where it is named: `--only {self.id}`")
         head = [f"# flatout export --only {self.id}", f"{self.title}."]
         return "\n\n".join([*head, "\n".join(facts), self.body]) + "\n"
 
@@ -88,7 +85,6 @@ def _known(name: str) -> KnownBackend:
         building=backend.building,
         serving=backend.serving,
         device=backend.device,
-        on_demand=backend.on_demand,
         torch_free=backend.torch_free,
         loading=backend.loading or name,
     )

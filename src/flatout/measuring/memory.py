@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flatout.measuring import parallelism
 from flatout.measuring.trial import OWN_EXIT_S, POLL_S, Bench, why_unmeasured
 from flatout.nouns.errors import UserError
 from flatout.nouns.memory_fit import MemoryFit, StrategyFit
@@ -19,7 +20,7 @@ from flatout.running.one.trial_process import (
     start_trial,
     wants_input,
 )
-from flatout_agent import parallelism, wire
+from flatout_agent import wire
 
 VARIABLES = {"TORCHDYNAMO_DISABLE": "1"}
 """The memory of compiled code is invisible from outside; it is usually smaller."""

@@ -30,7 +30,6 @@ class Torch:
     """The CUDA version it was built with, "12.8", or None if it has none."""
     hip: str | None = None
     xpu: str | None = None
-    debug: bool | None = None
     location: str | None = None
     installer: str | None = None
     requires: tuple[str, ...] = ()
@@ -62,35 +61,6 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class Tensorflow:
-    """TensorFlow in that interpreter, from its files; never imported (slow, takes memory)."""
-
-    version: str | None = None
-    package: str | None = None
-    """tensorflow, tensorflow-cpu, tensorflow-gpu, tensorflow-macos, intel-tensorflow."""
-    cuda: str | None = None
-    """Its CUDA version from the build information file: "12.5.1"."""
-    cudnn: str | None = None
-    cuda_build: bool | None = None
-    cuda_libraries: bool | None = None
-    """Whether the nvidia-* wheels of its `and-cuda` extra are installed."""
-    gpus_seen: int | None = None
-    """Number of GPUs it sees (only with --deep)."""
-    import_error: str | None = None
-
-
-@dataclass(frozen=True)
-class Jax:
-    """JAX in that interpreter, from its files."""
-
-    version: str | None = None
-    jaxlib: str | None = None
-    cuda_plugin: str | None = None
-    """Version of jax-cuda12-plugin or jax-cuda13-plugin, or None if not installed."""
-    rocm_plugin: str | None = None
-
-
-@dataclass(frozen=True)
 class Interpreter:
     """The Python that runs the user's training, and what is installed in it."""
 
@@ -119,8 +89,6 @@ class Interpreter:
     """Each copy of a package that is found more than once, or in two managers."""
     torch: Torch | None = None
     """torch, or None if not installed (if `packages` is None: unknown)."""
-    tensorflow: Tensorflow | None = None
-    jax: Jax | None = None
     error: str | None = None
     """Why the interpreter could not be queried."""
     timed_out: bool = False

@@ -62,7 +62,7 @@ class LaunchRequest:
     plan: Path | None = None
     """flatout.toml below the code folder."""
     lock: str = ""
-    """The environment's packages as `flatout env freeze` writes them; empty if unknown."""
+    """The environment's packages, a line each: numpy==2.3.4; empty if unknown."""
     packed: PackedCode | None = None
     """The packed code, or None if the engine's nodes see the code folder directly."""
     restarts: int = 0

@@ -163,7 +163,6 @@ class Disk:
     rotational: bool | None = None
     """Whether it is a rotating disk."""
     network: bool | None = None
-    writable: bool | None = None
 
 
 @dataclass(frozen=True)

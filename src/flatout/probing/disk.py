@@ -148,7 +148,6 @@ def _disk(use: str, path: str, mount_points: Iterable[Mount]) -> Disk:
         file_system=mount.file_system if mount else None,
         rotational=rotational(mount) if mount else None,
         network=network(mount.file_system) if mount else None,
-        writable=os.access(folder, os.W_OK | os.X_OK) if reading.exists(folder) else None,
     )
 
 

@@ -6,19 +6,17 @@ companions are flatout's own and win: `flatout launch` sets them if an engine se
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import socket
 import subprocess
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout
-from flatout.probing.host_list import MAX_HOSTS, expanded
 
 Environ = Mapping[str, str]
 FIRST_PORT, PORTS = 12000, 20000
@@ -26,6 +24,10 @@ FIRST_PORT, PORTS = 12000, 20000
 LIMIT_S = 10.0
 RANK_PORT = 29500
 """torch's default for MASTER_PORT."""
+MAX_HOSTS = 100_000
+PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 EXAMPLE = "FLATOUT_NODES=2 FLATOUT_NODE=0 FLATOUT_LEADER=10.0.0.1:29500 FLATOUT_JOB=<a secret>"
 
 
@@ -118,13 +120,6 @@ def _hosts(engine: str, name: str, hosts: Sequence[str], count: int) -> None:
         )
 
 
-def _document(environ: Environ, name: str) -> Any:
-    try:
-        return json.loads(environ[name])
-    except ValueError as error:
-        raise UserError(f"{name} is not JSON: {error}", _by_hand()) from error
-
-
 def port_for(job: str) -> int:
     """A port that is the same on all nodes of a job, and hardly ever another job's."""
     return FIRST_PORT + zlib.crc32(job.encode()) % PORTS
@@ -210,93 +205,6 @@ def _kubeflow(environ: Environ) -> NodeLayout | None:
     return NodeLayout(count, index, host, port or RANK_PORT, engine, job)
 
 
-def _sagemaker(environ: Environ) -> NodeLayout | None:
-    """SageMaker: SM_HOSTS is a list, SM_CURRENT_HOST one of its members."""
-    if not environ.get("SM_HOSTS"):
-        return None
-    engine = "SageMaker"
-    _needed(engine, environ, "SM_HOSTS", "SM_CURRENT_HOST")
-    hosts, own = _document(environ, "SM_HOSTS"), environ["SM_CURRENT_HOST"].strip()
-    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        raise UserError(f"SM_HOSTS={environ['SM_HOSTS']} is no list of hosts", _by_hand())
-    if own not in hosts:
-        raise UserError(
-            f"SageMaker: SM_CURRENT_HOST={own} is not in SM_HOSTS={', '.join(hosts)}", _by_hand()
-        )
-    job = environ.get("TRAINING_JOB_NAME", "")
-    return NodeLayout(len(hosts), hosts.index(own), hosts[0], port_for(job), engine, job, own)
-
-
-def _batch(environ: Environ) -> NodeLayout | None:
-    """AWS Batch, multi-node parallel jobs. The main node leads and gets no address."""
-    count = _number(environ, "AWS_BATCH_JOB_NUM_NODES")
-    if count is None:
-        return None
-    engine = "AWS Batch"
-    _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX")
-    main = _number(environ, "AWS_BATCH_JOB_MAIN_NODE_INDEX") or 0
-    index = ((_number(environ, "AWS_BATCH_JOB_NODE_INDEX") or 0) - main) % max(1, count)
-    job = environ.get("AWS_BATCH_JOB_ID", "").partition("#")[0]  # the node's number follows #
-    address = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-    if index:
-        _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", address)
-    leader = environ.get(address, "").strip() or socket.gethostname()
-    return NodeLayout(count, index, leader, port_for(job), engine, job)
-
-
-def _vertex(environ: Environ) -> NodeLayout | None:
-    """Vertex AI: CLUSTER_SPEC. Pools 0 and 1 train; the others serve parameters or evaluate."""
-    if not environ.get("CLUSTER_SPEC"):
-        return None
-    spec, engine = _document(environ, "CLUSTER_SPEC"), "Vertex AI"
-    try:
-        pools = [spec["cluster"].get(name, []) for name in ("workerpool0", "workerpool1")]
-        kind, place = spec["task"]["type"], int(spec["task"]["index"])
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"CLUSTER_SPEC is not as Vertex AI writes it: {error!r}", _by_hand()
-        ) from error
-    if kind not in ("workerpool0", "workerpool1"):
-        raise UserError(
-            f"CLUSTER_SPEC: this machine is of {kind}, which does not train in PyTorch",
-            "give the job two worker pools at most",
-        )
-    index = place + (len(pools[0]) if kind == "workerpool1" else 0)
-    hosts = [*pools[0], *pools[1]]
-    if not hosts:
-        raise UserError("CLUSTER_SPEC names no machine", _by_hand())
-    host, port = _address(str(hosts[0]), "CLUSTER_SPEC", RANK_PORT)
-    # A prebuilt container has MASTER_PORT; the service may use the list's 2222.
-    port = _number(environ, "MASTER_PORT") or port
-    return NodeLayout(len(hosts), index, host, port, engine, environ.get("CLOUD_ML_JOB_ID", ""))
-
-
-def _azure(environ: Environ) -> NodeLayout | None:
-    """Azure ML, one process on each instance."""
-    count = _number(environ, "AZUREML_NODE_COUNT")
-    if count is None:
-        return None
-    engine, job = "Azure ML", environ.get("AZUREML_RUN_ID", "")
-    if count == 1:
-        return _alone(engine, job)
-    name = "NODE_RANK" if environ.get("NODE_RANK") else "OMPI_COMM_WORLD_RANK"
-    processes = _number(environ, "WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_SIZE") or count
-    if processes != count:
-        raise UserError(
-            f"Azure ML has started {processes} processes on {units.count(count, 'node')}; "
-            "flatout starts the ranks itself",
-            "process_count_per_instance: 1",
-        )
-    leaders = ("MASTER_ADDR", "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE")
-    leader = next((key for key in leaders if environ.get(key)), "MASTER_ADDR")
-    _needed(engine, environ, name, leader)
-    own_port = _number(environ, "MASTER_PORT") or port_for(job)
-    host, port = _address(environ[leader].strip(), leader, own_port)
-    if leader != "MASTER_ADDR":
-        port = own_port  # theirs belongs to another service
-    return NodeLayout(count, _number(environ, name) or 0, host, port, engine, job)
-
-
 def _slurm(environ: Environ) -> NodeLayout | None:
     """Slurm, inside a step: one task on each node."""
     engine = "Slurm"
@@ -341,6 +249,49 @@ def _slurm_hosts(text: str) -> list[str]:
     """The hosts, by Slurm's own tool, or by ours if that is missing in a container."""
     said = _output(["scontrol", "show", "hostnames", text])
     return said.split() if said else expanded(text)
+
+
+def expanded(text: str) -> list[str]:
+    """All names of Slurm's notation n[01-03,7],login. Raises UserError if it is no such list."""
+    names: list[str] = []
+    rest = text.strip()
+    while rest:
+        part = PART.match(rest)
+        if part is None or not (part.end() == len(rest) or rest[part.end()] == ","):
+            raise _wrong(text)
+        for name in _names(part[0], text):
+            names.append(name)
+            if len(names) > MAX_HOSTS:
+                raise _wrong(text)
+        rest = rest[part.end() + 1 :]
+    return names
+
+
+def _names(part: str, text: str) -> Iterator[str]:
+    """The names of one part, which may have several pairs of brackets."""
+    brackets = BRACKETS.search(part)
+    if brackets is None:
+        yield part
+        return
+    for number in _numbers(brackets[1], text):
+        yield from _names(part[: brackets.start()] + number + part[brackets.end() :], text)
+
+
+def _numbers(inside: str, text: str) -> Iterator[str]:
+    for piece in inside.split(","):
+        span = RANGE.fullmatch(piece.strip())
+        if span is None:
+            raise _wrong(text)
+        first, last = span[1], span[2] or span[1]
+        if not 0 <= int(last) - int(first) < MAX_HOSTS:
+            raise _wrong(text)
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))
+
+
+def _wrong(text: str) -> UserError:
+    shown = text if len(text) < 80 else text[:77] + "..."
+    return UserError(f"{shown} is no list of nodes as Slurm writes it", "--nodes 1")
 
 
 def _slurm_address(host: str) -> str:
@@ -399,10 +350,6 @@ READERS: tuple[Callable[[Environ], NodeLayout | None], ...] = (
     _own,
     _sky,
     _kubeflow,
-    _sagemaker,
-    _batch,
-    _vertex,
-    _azure,
     _slurm,
     _plain,
 )

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from dataclasses import dataclass
 
 from flatout.nouns.errors import UserError
-from flatout.nouns.listing import CondaPackage, InstalledPackage, Listing
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
 LIMIT_S = 30.0
 
 
-def look(python: str, limit_s: float = LIMIT_S) -> Listing:
+@dataclass(frozen=True)
+class InstalledPackages:
+    """What is installed in one Python."""
+
+    python: str
+    """3.11.7 on Linux x86_64."""
+    versions: dict[str, str]
+    """Name, in pip's spelling, -> version with its build: 2.9.1+cu128."""
+
+    @property
+    def lines(self) -> list[str]:
+        """A line each, as pip reads it: numpy==2.3.4."""
+        return [f"{name}=={version}" for name, version in sorted(self.versions.items())]
+
+
+def look(python: str, limit_s: float = LIMIT_S) -> InstalledPackages:
     """What is installed there. Raises UserError if the interpreter does not answer."""
     command = [python, str(conversation.program("packages"))]
     try:
@@ -22,39 +36,13 @@ def look(python: str, limit_s: float = LIMIT_S) -> Listing:
             deadline = time.monotonic() + limit_s
             while (answer := talk.answer(deadline)) is not None:
                 if answer:
-                    return _listing(answer)
+                    return InstalledPackages(answer["python"], answer["packages"])
             if talk.running:
                 raise UserError(f"{python} did not answer within {limit_s:.0f} s", _hint(), 1)
             raise UserError(f"{python} cannot list its packages: {talk.how_it_ended()}", _hint(), 1)
-    except (OSError, KeyError, TypeError) as error:
+    except (OSError, KeyError) as error:
         raise UserError(f"{python} cannot list its packages: {error}", _hint(), 1) from None
 
 
 def _hint() -> str:
     return "name another interpreter: --python"
-
-
-def _listing(answer: dict[str, Any]) -> Listing:
-    conda = answer["conda"]
-    return Listing(
-        python=answer["python"],
-        system=answer["system"],
-        machine=answer["machine"],
-        packages=tuple(_package(entry) for entry in answer["packages"]),
-        conda=None if conda is None else tuple(CondaPackage(**entry) for entry in conda),
-    )
-
-
-def _package(entry: dict[str, Any]) -> InstalledPackage:
-    direct = entry["direct_url"] or {}
-    vcs = direct.get("vcs_info") or {}
-    return InstalledPackage(
-        name=entry["name"],
-        version=entry["version"],
-        installer=entry["installer"],
-        url=direct.get("url"),
-        editable=bool((direct.get("dir_info") or {}).get("editable")),
-        folder="dir_info" in direct,
-        vcs=vcs.get("vcs"),
-        commit=vcs.get("commit_id"),
-    )

@@ -110,10 +110,6 @@ def _software(machine: Machine) -> Iterator[Entry]:
         torch = machine.torch
         build = f"+{torch.build}" if torch.build else ""
         yield "torch", f"{torch.version or units.UNKNOWN}{build}{_says(machine)}", "bold"
-    others = (("TensorFlow", python.tensorflow), ("JAX", python.jax))
-    frameworks = [f"{name} {other.version}" for name, other in others if other and other.version]
-    if frameworks:
-        yield "also", ", ".join(frameworks), "bold"
 
 
 def _says(machine: Machine) -> str:

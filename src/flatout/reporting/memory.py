@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flatout.nouns import units
 from flatout.nouns.memory_fit import MemoryFit, StrategyFit
 from flatout.reporting import plain
-from flatout.reporting.paragraphs import Line, paragraph, show, styled, whole, width_of
+from flatout.reporting.paragraphs import Line, paragraph, show, styled, width_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +27,14 @@ MEANINGS = {
     "pp": "each device has some of the blocks, and micro-batches pass through them",
 }
 RECOMPUTE = ", and activations are computed a second time instead of being kept"
+BY_HAND = {
+    "fsdp": "torch.distributed.fsdp.fully_shard(...) of each block, then of the model",
+    "hsdp": "fully_shard(..., mesh=...) of each block, then of the model, over nodes x GPUs",
+    "tp": "torch.distributed.tensor.parallel.parallelize_module(block, mesh, plan) of each block",
+    "pp": "torch.distributed.pipelining: a PipelineStage on each device, and Schedule1F1B",
+    "recompute": "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each block",
+}
+"""What torch has for each strategy that needs an edit."""
 COLUMNS = ("weights", "gradients", "state", "activ.", "peak")
 
 
@@ -120,6 +128,6 @@ def _verdict(fit: MemoryFit, width: int) -> Iterator[Line]:
     needed = f"{units.size(chosen.peak_bytes)} and a margin of {units.size(chosen.margin_bytes)}"
     text = f"fits with {chosen.strategy}: {meaning}; {needed} of {units.size(fit.memory_bytes)}"
     yield from paragraph("verdict", text, width, "bold green")
-    if chosen.strategy != "dp":
-        plan = f'flatout.parallelize(model, optimizer, plan="{chosen.strategy}", sample=batch)'
-        yield whole("next", plan, "bold cyan")
+    for part in chosen.strategy.split("+"):
+        if part in BY_HAND:
+            yield from paragraph("next", BY_HAND[part], width, "bold cyan")

@@ -116,7 +116,6 @@ class FollowedJob:
             folder=entry.folder,
             boosts=entry.boosts,
             program=entry.program,
-            listed_itself=not entry.run_folder,
         )
         if last is not None:
             self.history.explained = _explained(last)

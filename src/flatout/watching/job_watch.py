@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,9 @@ from flatout.nouns.frame import Frame
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.sampler import MachineSampler
 from flatout.running.one import jobs
-from flatout.watching import hang_stacks
+from flatout.running.ranks import stacks
 from flatout.watching.alert_book import AlertBook
-from flatout.watching.following import FollowedJob
+from flatout.watching.following import FollowedJob, FollowedRank
 from flatout.watching.recording import HistoryRecording, last_frame
 from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
@@ -161,13 +161,18 @@ class JobWatch:
         self._told.add(key)
         more = f"flatout explain {alert.code}"
         if alert.code == "HANG001" and self._job is not None:
-            text = hang_stacks.collect(self._job.ranks)
-            path = hang_stacks.write(text, self._job.entry.run_folder) if text else None
+            text = hang_stacks(self._job.ranks)
+            path = stacks.write(text, self._job.entry.run_folder) if text else None
             self._job.history.stacks = path
             more = f"stacks: {path}" if path else more
         if alert.code != "END001":
             subject = f" ({alert.subject})" if alert.subject else ""
             self._tell(f"{alert.code}{subject}: {alert.title}; {alert.evidence}. {more}")
+
+
+def hang_stacks(ranks: Sequence[FollowedRank], wait_s: float = stacks.WAIT_S) -> str:
+    """The stacks of all ranks, the one that is furthest behind first; empty if nobody was asked."""
+    return stacks.together(stacks.ask(((rank.ring, rank.sample().step) for rank in ranks), wait_s))
 
 
 def steps_before(run_folder: Path, program: str) -> int | None:

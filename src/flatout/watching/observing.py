@@ -17,7 +17,6 @@ from flatout.probing.live.foreign import ForeignJob, ForeignJobs
 from flatout.probing.live.sampler import MachineSampler
 from flatout.probing.live.trees import TreeUse
 from flatout.running.one import jobs
-from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.following import FollowedJob
 from flatout.watching.recording import last_frame
@@ -26,7 +25,6 @@ from flatout.watching.thinned import Thinned
 
 KEPT_S = 600.0
 """An ended job is shown for this long."""
-NO_STACKS = "No process of this job can be asked for stacks: it ended, or is in a container."
 FIRST_S = 0.3
 """Between the two samples of a single frame, so that it has rates."""
 
@@ -88,14 +86,6 @@ class JobsObserver:
         shown = sorted([*own, *foreign], key=lambda job: (job.state == "ended", job.began_s or 0))
         machine = replace(machine, processes=self._processes(own, foreign))
         return Frame(now_s, (machine,), tuple(shown), alerts, tuple(self._book.notes))
-
-    def stacks(self, job_id: str) -> str:
-        """The stacks of a job's ranks, or why there are none."""
-        job = self._jobs.get(job_id)
-        if job is None:
-            return "The stacks of a job that flatout did not start: py-spy dump --pid PID"
-        text = hang_stacks.collect(job.ranks)
-        return text or NO_STACKS
 
     def _views(self, now_s: float, history: list[MachineSample]) -> list[View]:
         followed = [job.history for job in self._jobs.values()]

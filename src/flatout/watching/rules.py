@@ -130,8 +130,6 @@ class JobHistory:
     program: str = "train.py"
     """As the user typed it, for commands."""
     run_folder: str | None = None
-    listed_itself: bool = False
-    """Whether it runs without `flatout run`, so that it is not known how it ended."""
     folder: str | None = None
     boosts: tuple[str, ...] = ()
     """Boosts of its plan."""

@@ -1,8 +1,7 @@
 """The list of this user's running jobs: its place, and the contents of an entry.
 
 An entry is a small JSON file `<id>.json` beside the folder `<id>.rings` of the job's pulses, in a
-folder in memory that only this user can read. `flatout run` lists the job that it started; a
-program that trains with the library lists itself.
+folder in memory that only this user can read. `flatout run` lists the job that it started.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ class JobEntry:
     id: str
     """`<pid>-<start ticks>` of the owner and, if known, the pid namespace."""
     pid: int
-    """Process id of the owner: `flatout run`, or the program that listed itself. The job ends with
-    it."""
+    """Process id of the owner, `flatout run`. The job ends with it."""
     start_ticks: int
     pid_namespace: int
     program: str
     folder: str
     run_folder: str
-    """The run's folder; empty if no `flatout run` started it."""
     rings: str
     """Folder of its rings."""
     began_s: float

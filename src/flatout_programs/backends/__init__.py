@@ -49,8 +49,6 @@ class ExportBackend(NamedTuple):
     """... and those that the artefact needs."""
     device: str = ""
     """cuda: it needs one."""
-    on_demand: bool = False
-    """Whether it is tried only if named."""
     torch_free: bool = False
     """Whether its artefact is loaded without torch."""
     loading: str = ""

@@ -29,8 +29,6 @@ COMMAND = ["flatout", "run", "--nodes", "auto", "train.py"]
 # Python of the program; "" means the one that Ray runs.
 PYTHON = ""
 VARIABLES: dict[str, str] = {}
-# Where the code is on each node; "" means where Ray puts the working_dir.
-FOLDER = ""
 # After an error, or the loss of a node: how often all nodes start again.
 RESTARTS = 0
 # Seconds, or None for no limit.
@@ -218,7 +216,6 @@ def run_node(
     process = subprocess.Popen(
         command,
         env=environment,
-        cwd=FOLDER or None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

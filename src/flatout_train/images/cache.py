@@ -20,7 +20,6 @@ from torch import Tensor
 from flatout_agent.limits import spare_memory
 from flatout_train.errors import UsageError
 from flatout_train.images.augmenting import Cuts
-from flatout_train.sizes import size
 
 HOST_SHARE = 0.5
 """Share of the host memory that this process may still take."""
@@ -79,7 +78,7 @@ def plan(
             return CachePlan(kind, side, _kept_note(kind, count, side, room_bytes))
     files = int(count * mean_file)
     if cache == "files" or (cache == "auto" and _fits(files, room.host)):
-        return CachePlan("files", through, f"the files, {size(files)} together, in host memory")
+        return CachePlan("files", through, f"the files, {_size(files)} together, in host memory")
     return CachePlan("none", through, _why_not(count, sizes, files, room))
 
 
@@ -100,17 +99,29 @@ def _fits(needed_bytes: int, room: int | None) -> bool:
 
 
 def _kept_note(kind: str, count: int, side: Side, room_bytes: int | None) -> str:
-    needed = size(count * side[0] * side[1] * 3)
-    of = "" if room_bytes is None else f" of {size(room_bytes)} that may be used"
+    needed = _size(count * side[0] * side[1] * 3)
+    of = "" if room_bytes is None else f" of {_size(room_bytes)} that may be used"
     return f"decoded, {side[1]} x {side[0]} pixels each: {needed}{of} in {kind} memory"
 
 
 def _why_not(count: int, sizes: Sequence[Side], files: int, room: Room) -> str:
     if room.host is None:
         return "the available memory is unknown on this system; cache='host' caches all"
-    decoded = [f"{size(count * h * w * 3)} decoded" for h, w in sizes[-1:]]
-    needed = " and ".join([*decoded, f"{size(files)} of files"])
-    return f"{needed} do not fit in the {size(room.host)} that may be used"
+    decoded = [f"{_size(count * h * w * 3)} decoded" for h, w in sizes[-1:]]
+    needed = " and ".join([*decoded, f"{_size(files)} of files"])
+    return f"{needed} do not fit in the {_size(room.host)} that may be used"
+
+
+def _size(count: float | None) -> str:
+    """Bytes in binary units, such as 1.5 GiB; "unknown" if `count` is None."""
+    if count is None:
+        return "unknown"
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
 
 
 def room(device: torch.device) -> Room:

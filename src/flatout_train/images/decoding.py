@@ -1,7 +1,7 @@
 """From a picture's file to pixels on the CPU, by the fastest installed decoder.
 
 Plain JPEG files (8 bits, grey or colour, upright) are decoded by the fastest installed one of
-simplejpeg, PyTurboJPEG, TorchCodec, torchvision, OpenCV and Pillow. Where the decoder supports it,
+simplejpeg, TorchCodec, torchvision and Pillow. Where the decoder supports it,
 it decodes at the smallest scale that still has the needed pixels, which skips most of the work on
 large photographs. Pillow decodes everything else: PNG, WebP, TIFF, GIF (first frame), CMYK, 16 bits
 (scaled to 8), and pictures with an EXIF rotation.
@@ -231,36 +231,6 @@ def _simplejpeg() -> Decode:
     return decode
 
 
-def _turbojpeg() -> Decode:
-    package = importlib.import_module("turbojpeg")
-    turbo = package.TurboJPEG()  # RuntimeError where its library is missing
-
-    def decode(data: bytes, header: Header, scale: float) -> Tensor:
-        factor = None if (denominator := _eighths(scale)) == 1 else (1, denominator)
-        return torch.from_numpy(turbo.decode(data, package.TJPF_RGB, factor))
-
-    return decode
-
-
-def _opencv() -> Decode:
-    cv2 = importlib.import_module("cv2")
-    flags = {
-        1: cv2.IMREAD_COLOR,
-        2: cv2.IMREAD_REDUCED_COLOR_2,
-        4: cv2.IMREAD_REDUCED_COLOR_4,
-        8: cv2.IMREAD_REDUCED_COLOR_8,
-    }
-
-    def decode(data: bytes, header: Header, scale: float) -> Tensor:
-        array = torch.frombuffer(bytearray(data), dtype=torch.uint8).numpy()
-        pixels = cv2.imdecode(array, flags[_eighths(scale)] | cv2.IMREAD_IGNORE_ORIENTATION)
-        if pixels is None:
-            raise CorruptError("OpenCV cannot decode it")
-        return torch.from_numpy(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
-
-    return decode
-
-
 def _torchcodec() -> Decode:
     decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
     return functools.partial(_by_tensor, lambda data: decode_jpeg(data, mode="RGB"))
@@ -294,10 +264,8 @@ def _eighths(scale: float) -> int:
 
 _MAKERS: dict[str, Callable[[], Decode]] = {
     "simplejpeg": _simplejpeg,
-    "turbojpeg": _turbojpeg,
     "torchcodec": _torchcodec,
     "torchvision": _torchvision,
-    "opencv": _opencv,
     "pillow": _by_pillow,
 }
 """Highest rank first: decoders that scale while decoding come before those that do not."""

@@ -1,6 +1,6 @@
-"""From JPEG files to pixels on the GPU: nvJPEG by TorchCodec or torchvision, or NVIDIA DALI.
+"""From JPEG files to pixels on the GPU: nvJPEG by TorchCodec or torchvision.
 
-nvJPEG and DALI use the JPEG engine of GPUs that have one (A100, H100, H200 ...), else the GPU's
+nvJPEG uses the JPEG engine of GPUs that have one (A100, H100, H200 ...), else the GPU's
 cores and the host's. Whole batches are decoded in one call.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_agent.limits import usable_cores
 from flatout_train.images.decoding import Box
 
 AT_ONCE = 2**30
@@ -51,19 +50,17 @@ class DecodedPicture:
         return pixels[top : top + height, left : left + width]
 
 
-def candidates(device: torch.device, batch_size: int) -> list[DeviceDecoder]:
+def candidates(device: torch.device) -> list[DeviceDecoder]:
     """The installed decoders that work with this device."""
     if device.type != "cuda":
         return []
-    decoders = (
-        (name, _decode_if_usable(make, device, batch_size)) for name, make in _MAKERS.items()
-    )
+    decoders = ((name, _decode_if_usable(make, device)) for name, make in _MAKERS.items())
     return [DeviceDecoder(name, decode) for name, decode in decoders if decode is not None]
 
 
-def _decode_if_usable(make: Callable[..., DecodeTogether], device: Any, batch_size: int) -> Any:
+def _decode_if_usable(make: Callable[..., DecodeTogether], device: torch.device) -> Any:
     try:
-        return make(device, batch_size)
+        return make(device)
     except Exception:  # not installed, or built without CUDA, or for another torch
         return None
 
@@ -101,12 +98,12 @@ def parts(pixels: Sequence[int], limit: int = AT_ONCE) -> list[range]:
     return ranges
 
 
-def _torchcodec(device: torch.device, batch_size: int) -> DecodeTogether:
+def _torchcodec(device: torch.device) -> DecodeTogether:
     decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
     return _after_others(device, lambda files: decode_jpeg(files, mode="RGB", device=device))
 
 
-def _torchvision(device: torch.device, batch_size: int) -> DecodeTogether:
+def _torchvision(device: torch.device) -> DecodeTogether:
     package = importlib.import_module("torchvision.io")
     mode = package.ImageReadMode.RGB
     return _after_others(device, lambda files: package.decode_jpeg(files, mode, device))
@@ -122,57 +119,7 @@ def _after_others(device: torch.device, decode: Callable[..., Any]) -> DecodeTog
     return together
 
 
-class Dali:
-    """A DALI pipeline that decodes the files it is fed, on the host if device is None."""
-
-    def __init__(self, device: torch.device | None, batch_size: int) -> None:
-        self._feed = importlib.import_module("nvidia.dali.plugin.pytorch").feed_ndarray
-        self._device, self._batch_size = device, batch_size
-        self._pipe = self._built()
-
-    def __call__(self, files: list[Tensor]) -> list[Tensor]:
-        if self._pipe is None:
-            self._pipe = self._built()
-        pipe, self._pipe = self._pipe, None  # a failed pipeline cannot be used again
-        pixels = []
-        for begin in range(0, len(files), self._batch_size):
-            arrays = [file.numpy() for file in files[begin : begin + self._batch_size]]
-            pipe.feed_input("files", arrays)
-            (decoded,) = pipe.run()
-            pixels += [self._taken(decoded[place]) for place in range(len(arrays))]
-        self._pipe = pipe
-        return pixels
-
-    def _built(self) -> Any:
-        dali = importlib.import_module("nvidia.dali")
-        fn = importlib.import_module("nvidia.dali.fn")
-        types = importlib.import_module("nvidia.dali.types")
-        index = None
-        if self._device is not None:
-            index = (
-                torch.cuda.current_device() if self._device.index is None else self._device.index
-            )
-        pipe = dali.Pipeline(
-            self._batch_size, usable_cores(), index, exec_async=False, exec_pipelined=False
-        )
-        with pipe:
-            files = fn.external_source(name="files", device="cpu", dtype=types.UINT8, ndim=1)
-            how = "cpu" if self._device is None else "mixed"
-            pipe.set_outputs(fn.decoders.image(files, device=how, output_type=types.RGB))
-        pipe.build()
-        return pipe
-
-    def _taken(self, decoded: Any) -> Tensor:
-        """A copy in torch's memory: DALI reuses its own for the next batch."""
-        device = self._device or torch.device("cpu")
-        pixels = torch.empty(tuple(decoded.shape()), dtype=torch.uint8, device=device)
-        stream = None if self._device is None else torch.cuda.current_stream(device)
-        self._feed(decoded, pixels, cuda_stream=stream)
-        return pixels.permute(2, 0, 1)
-
-
 _MAKERS: dict[str, Callable[..., DecodeTogether]] = {
     "torchcodec:cuda": _torchcodec,
     "torchvision:cuda": _torchvision,
-    "dali": Dali,
 }

@@ -122,7 +122,6 @@ class ImageLoader:
             self.pictures,
             settings.decoder,
             self.device,
-            self._order.batch_size,
             max(1, self._workers),
         )
         self.notes: dict[str, str] = {

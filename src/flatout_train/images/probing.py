@@ -34,15 +34,13 @@ class ImageProbe:
     """Why these decoders were chosen."""
 
 
-def probe(
-    pictures: ImageFiles, choice: str, device: torch.device, batch_size: int, workers: int
-) -> ImageProbe:
+def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int) -> ImageProbe:
     """Sample some of the pictures; UsageError if the requested decoder is not installed."""
     samples = [data for place in _spread(len(pictures), READ) if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
     sizes = [size for place in _spread(len(pictures), WEIGHED) if (size := _weigh(pictures, place))]
     measured = _measured(samples)
-    together = device_decoding.candidates(device, batch_size)
+    together = device_decoding.candidates(device)
     chosen = next((decoder for decoder in together if decoder.name == choice), None)
     decoder, reason = decoding.choose("auto" if chosen else choice, measured)
     if chosen is not None:

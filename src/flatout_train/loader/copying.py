@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from flatout_agent.speedups import nests
 from flatout_train.devices import moves_itself, to_device
-from flatout_train.loader.side_stream import SideStream
 
 PINNED_FOR = frozenset({"cuda", "xpu"})
 """Device types that copy from page-locked memory asynchronously."""
@@ -66,3 +65,27 @@ def _taken(batch: Any, device: torch.device, stream: Any) -> Any:
 
 def _is_plain(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.layout is torch.strided
+
+
+class SideStream:
+    """A second stream of a CUDA, ROCm or XPU device: it copies while the usual one computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._module = torch.get_device_module(device)
+        self._stream = self._module.Stream(device)
+
+    def run(self, copy: Callable[[], Any]) -> tuple[Any, Any]:
+        """(the result of `copy`, the event that marks its end), without waiting."""
+        with self._module.stream(self._stream):
+            return copy(), self._stream.record_event()
+
+    def join(self, event: Any) -> Any:
+        """Let the current stream wait for the event, and return that stream.
+
+        The caller records it on each tensor (`record_stream`), as their memory belongs to the side
+        stream.
+        """
+        stream = self._module.current_stream(self.device)
+        stream.wait_event(event)
+        return stream

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from flatout_agent.watch import library_pulse
 from flatout_train.errors import UsageError
 from flatout_train.loader import sampling
 from flatout_train.loader.arguments import Settings, settings
@@ -174,11 +172,9 @@ class Loader:
                     "changed: a loader makes one pass at a time; create a second loader for "
                     "concurrent passes"
                 )
-            began = time.perf_counter()
             marked = next(batches, None)
             if marked is None:
                 break
-            library_pulse.waited(time.perf_counter() - began)
             batch, mark = marked
             if not self._source.left(mark, world):
                 self._epoch, self._mark, self._fresh = epoch + 1, None, True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +18,6 @@ import torch
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.memory_counters import peak_resident_bytes
 from flatout_train.errors import UsageError
-from flatout_train.memory.counters import give_back
 from flatout_train.out_of_memory import is_out_of_memory, let_go
 from flatout_train.step.without_trace import without_trace
 
@@ -49,7 +50,7 @@ class HostPeak:
         self._begin = 0
 
     def __enter__(self) -> HostPeak:
-        give_back(torch.device("cpu"))  # freed memory that is kept would hide new allocations
+        _give_back()  # freed memory that is kept would hide new allocations
         try:
             RESET_PEAK.write_text("5")
         except OSError:  # another system, or a /proc that is read-only
@@ -244,6 +245,15 @@ def _is_of_memory(error: BaseException, device: torch.device) -> bool:
     return is_out_of_memory(error, device) or (
         cause is not None and is_out_of_memory(cause, device)
     )
+
+
+def _give_back() -> None:
+    """Collect garbage and return the C library's unused memory to the system."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
+        if trim is not None:
+            trim(0)
 
 
 def _highest() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups.channels_last import convolutions
 from flatout_train import plans
-from flatout_train.step import chunked_head, compiling, optimizing
+from flatout_train.step import compiling, optimizing
 from flatout_train.step import layout as layouts
 from flatout_train.step.layout import ModelLayout
 from flatout_train.step.precision import Precision
@@ -29,13 +29,10 @@ class Choices:
     layout: str
     graph: str | bool
     accumulate: int = 1
-    logits: str = "stored"
     unfused: str | None = None
     """Why the optimizer keeps its own kernel, or None if it gets the fused one."""
     notes: dict[str, str] = field(default_factory=dict)
     undos: list[Callable[[], None]] = field(default_factory=list)
-    logits_note: Callable[[], str] = lambda: ""
-    """What is done with the logits, and why."""
     _unfuse: Callable[[], None] | None = None
 
     def follow(self, path: str | Path | None) -> None:
@@ -111,14 +108,10 @@ class Choices:
     def compiled(
         self, model: nn.Module, call: Callable[[Any], Tensor], device: torch.device
     ) -> compiling.Compiled:
-        """The call, compiled, with its logits in chunks where that was requested."""
-        chunked_head.check(self.logits)
+        """The call, compiled where that pays."""
         chosen = compiling.choose(self.compile, model, call, device, self.accumulate)
         self.undos.append(chosen.undo)
-        logits = chunked_head.Logits(self.logits, model, chosen.call, chosen.how)
-        self.undos.append(logits.undo)
-        self.logits_note = logits.note
-        return replace(chosen, call=logits.call)
+        return chosen
 
     def undo(self) -> None:
         """Undo everything, the last change first."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,13 +16,11 @@ from flatout_agent.speedups.float_math import allow_tf32, multiply_in_bf16
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 from flatout_train.errors import UsageError
 
-NAMES = ("auto", "bf16", "fp16", "tf32", "fp32", "fp8")
+NAMES = ("auto", "bf16", "fp16", "tf32", "fp32")
 PLANNED = "cpu-bf16"
 """Only in plans: float32 tensors, matrix products in bfloat16 inside oneDNN (boost cpu-bf16)."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SHORT = {torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
-FP8_MULTIPLE = 16
-"""float8 matrix products need both dimensions of a weight to be multiples of this."""
 
 
 def _nothing() -> None:
@@ -37,7 +32,7 @@ class Precision:
     """The chosen precision, and why.
 
     `scaler` scales the loss if gradients would underflow (float16). `undo` restores settings of the
-    whole process (TF32) and layers of the model (float8).
+    whole process (TF32).
     """
 
     name: str
@@ -64,8 +59,7 @@ def choose(precision: str, model: nn.Module, device: torch.device) -> Precision:
     "auto" is bfloat16 autocast if bfloat16 is native, else float16 with loss scaling on GPUs with
     Tensor Cores (compute capability 7.0), else float32. A model whose weights are not in float32
     keeps its precision. TF32 is not enabled in addition: autocast leaves no matrix product in
-    float32 that would gain, and the setting is process-wide. "fp8" replaces linear layers by
-    torchao's float8 layers, in place.
+    float32 that would gain, and the setting is process-wide.
     """
     if precision not in (*NAMES, PLANNED):
         raise UsageError(f"precision={precision!r} is unknown: use one of {', '.join(NAMES)}")
@@ -78,8 +72,6 @@ def choose(precision: str, model: nn.Module, device: torch.device) -> Precision:
         return _tf32(device)
     if precision == PLANNED:
         return _cpu_bf16(device)
-    if precision == "fp8":
-        return _fp8(model, device)
     return _by_name(precision, model, device)
 
 
@@ -113,7 +105,7 @@ def _own(model: nn.Module) -> str:
 def _refuse_dtypes(precision: str, model: nn.Module) -> None:
     """Refuse a precision that the model's weights rule out."""
     own = _own(model)
-    allowed = {"bf16": ("fp32", "bf16", "mixed"), "fp8": ("fp32", "bf16")}.get(precision, ("fp32",))
+    allowed = ("fp32", "bf16", "mixed") if precision == "bf16" else ("fp32",)
     if own in allowed:
         return
     state = {"complex": "complex", "mixed": "partly in half precision"}.get(own, f"in {own}")
@@ -141,7 +133,7 @@ def _by_name(precision: str, model: nn.Module, device: torch.device) -> Precisio
 
 
 def _tf32(device: torch.device) -> Precision:
-    lacks = _lacks(device, (8, 0))
+    lacks = _lacks_tf32(device)
     if lacks is not None:
         raise UsageError(f"precision='tf32' cannot be used: {lacks}. Use precision='auto'.")
     before = torch.get_float32_matmul_precision()
@@ -160,72 +152,17 @@ def _cpu_bf16(device: torch.device) -> Precision:
     return Precision(PLANNED, "oneDNN multiplies in bfloat16", undo=undo)
 
 
-def _lacks(device: torch.device, minimum: tuple[int, int]) -> str | None:
-    """Why this is no NVIDIA GPU of at least that compute capability, or None if it is one."""
-    requirement = "an NVIDIA GPU of compute capability {}.{} or newer is needed".format(*minimum)
+def _lacks_tf32(device: torch.device) -> str | None:
+    """Why this device has no TF32, or None if it has."""
+    requirement = "an NVIDIA GPU of compute capability 8.0 or newer is needed"
     if device.type != "cuda" or torch.version.hip:
         place = "an AMD GPU" if torch.version.hip else device.type
         return f"{requirement}, and the model is on {place}"
     capability = _capability(device)
     return (
-        None if capability >= minimum else "{}, this one has {}.{}".format(requirement, *capability)
+        None if capability >= (8, 0) else "{}, this one has {}.{}".format(requirement, *capability)
     )
 
 
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
-
-
-def _fp8(model: nn.Module, device: torch.device) -> Precision:
-    lacks = _lacks(device, (8, 9))
-    if lacks is None and importlib.util.find_spec("torchao") is None:
-        lacks = "torchao is not installed (pip install torchao)"
-    if lacks is not None:
-        raise UsageError(f"precision='fp8' cannot be used: {lacks}. Use precision='auto'.")
-    layers = float8_layers(model)
-    if not layers:
-        raise UsageError(
-            "precision='fp8' cannot be used: apart from its head, the model has no nn.Linear whose "
-            f"dimensions are multiples of {FP8_MULTIPLE}. Use precision='auto'."
-        )
-    undo = convert_to_float8(model, layers)
-    linear = sum(isinstance(module, nn.Linear) for module in model.modules())
-    reason = f"requested; {len(layers)} of {linear} linear layers, the rest in bf16"
-    return Precision("fp8", reason, torch.bfloat16, undo=undo, device_type=device.type)
-
-
-def float8_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers whose matrix products can be in float8, by name.
-
-    Excluded are the last layer (the head: its rounding errors go straight into the loss), layers
-    with a shared weight (a head tied to its embedding) and layers with hooks, which would be lost.
-    """
-    linear = [(n, m) for n, m in model.named_modules() if type(m) is nn.Linear and n]
-    uses = Counter(id(p) for module in model.modules() for p in module._parameters.values())
-    return {
-        name: module
-        for name, module in linear[:-1]
-        if module.in_features % FP8_MULTIPLE == module.out_features % FP8_MULTIPLE == 0
-        and uses[id(module.weight)] == 1
-        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-    }
-
-
-def convert_to_float8(
-    model: nn.Module, layers: dict[str, nn.Linear], config: Any = None
-) -> Callable[[], None]:
-    """Replace these layers by torchao's float8 layers; weights stay the same Parameters.
-
-    Returns the function that undoes it.
-    """
-    torchao = importlib.import_module("torchao.float8")
-    torchao.convert_to_float8_training(
-        model, config=config, module_filter_fn=lambda module, name: layers.get(name) is module
-    )
-
-    def undo() -> None:
-        for name, layer in layers.items():
-            layer.train(model.get_submodule(name).training)
-            model.set_submodule(name, layer)
-
-    return undo

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from flatout_agent.speedups.compiling import GRAPH_MODES
-from flatout_agent.watch.library_pulse import StepPulse
 from flatout_train.errors import NonfiniteError
 from flatout_train.step import loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
@@ -47,7 +46,6 @@ def train_step(
     ema: float | None = None,
     nonfinite: str = "stop",
     recompute: str | bool = "auto",
-    logits: str = "stored",
 ) -> TrainStep:
     """The whole training step of `model` as one function of a batch.
 
@@ -61,7 +59,7 @@ def train_step(
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
     problems.check_parameters(model, loss_fn, optimizer)
-    choices = Choices(precision, compile, layout, graph, accumulate, logits)
+    choices = Choices(precision, compile, layout, graph, accumulate)
     try:
         choices.follow(plan)
         return TrainStep(model, loss_fn, optimizer, scheduler, options, choices)
@@ -90,8 +88,8 @@ class TrainStep:
     - `optimizer`: a torch.optim.Optimizer that holds all trainable parameters of the model. Not
       LBFGS.
     - `plan`: path of a flatout.toml; it decides whatever is left at "auto" here.
-    - `precision`: "auto", "bf16" (autocast), "fp16" (autocast with loss scaling), "tf32", "fp32"
-      or "fp8" (torchao).
+    - `precision`: "auto", "bf16" (autocast), "fp16" (autocast with loss scaling), "tf32" or
+      "fp32".
     - `compile`: "auto"; True or "whole" (model and loss as one graph); "blocks" (repeated blocks,
       and the loss: shorter start-up); "tuned" ("auto" with autotuned kernels: longest start-up);
       a mode of torch.compile; or False.
@@ -129,10 +127,6 @@ class TrainStep:
     - `recompute`: activation checkpointing of repeated blocks: "auto" (if memory runs out and it
       measures faster than splitting), True or False. A batch that does not fit is split and
       repeated, with the same gradient; with several ranks it is not.
-    - `logits`: "stored", or "chunked": cross entropy of a language model's head with 2 million
-      logits or more computes them and their gradient chunk by chunk and stores none; results round
-      differently. If something else reads the logits, they are computed;
-      `step.notes["logits"]` says what reads them.
 
     With precision="fp32" and compile=False (on CUDA also graph=False: a recorded step keeps its
     learning rates in float32) the step is bit-identical to the plain loop: neither the memory
@@ -175,7 +169,7 @@ class TrainStep:
             self._buffers,
             self._fit,
         )
-        self._histories, self._pulse = Histories(self.device), StepPulse()
+        self._histories = Histories(self.device)
         self._update = self._make_update()
         self._graph_note, self._calls, self._checked = "", 0, False
         self._graph_step = self._make_graph_step()
@@ -223,7 +217,6 @@ class TrainStep:
         if not self._checked:
             return self._first(batch)
         self._calls += 1
-        self._pulse.batch(batch)
         if self._place is not None:
             batch = self._place(batch)
         if not self._group.alone:
@@ -264,7 +257,6 @@ class TrainStep:
             self._update.know_optimizer()
         self._buffers.settle()
         self._calls += 1
-        self._pulse.batch(batch)
         self._checked = True
         if group.alone:
             self._advance(loss, self._take(loss))
@@ -297,7 +289,6 @@ class TrainStep:
             self.scheduler.step()
         if taken and self.ema is not None and not averaged:
             self.ema.update_parameters(self._bare)
-        self._pulse.step(loss, taken)
 
     def flush(self) -> bool:
         """End an incomplete accumulation group; returns True if an optimizer step was taken.
@@ -377,7 +368,6 @@ class TrainStep:
             **self._choices.notes,
             "layout": self._layout.note(),
             "compile": self._compiled.note(),
-            "logits": self._choices.logits_note(),
             "graph": graph,
             "memory": self._fit.note,
             "nonfinite": self._update.note(),

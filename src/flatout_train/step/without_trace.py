@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from flatout_agent.speedups import nests
-from flatout_agent.watch.library_pulse import StepPulse
 from flatout_train.checkpoint import random_states
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import empty_cache
@@ -40,7 +39,6 @@ def without_trace(step: TrainStep) -> Iterator[Ranks | None]:
     snapshot = _Snapshot(step)
     try:
         step._graph_step, step._group.ranks = None, None
-        step._pulse = StepPulse(tells=False)
         with contextlib.nullcontext() if ranks is None else ranks.context(last=False):
             yield ranks
     finally:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from flatout.launching import ray_api
 from flatout.launching.engines import ray
@@ -55,7 +54,7 @@ def test_the_driver_holds_what_was_asked() -> None:
     ]
     assert (found["NODES"], found["GPUS"], found["CPUS"]) == (2, 4, 4)
     assert (found["RESTARTS"], found["TIME_S"], found["VARIABLES"]) == (3, 90, {"A": "1"})
-    assert found["PYTHON"] == found["FOLDER"] == ""
+    assert found["PYTHON"] == ""
 
 
 def test_where_the_cluster_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,24 +204,3 @@ def test_a_cluster_that_is_gone_is_unknown(dashboard: Dashboard) -> None:
     assert ray.state(job(dashboard)).state == "unknown"
     with pytest.raises(UserError, match="answers 404"):
         ray.cancel(job(dashboard))
-
-
-def test_a_ray_job_of_kuberay_brings_its_cluster() -> None:
-    request = replace(
-        REQUEST, image="rayproject/ray:2.60.0-gpu", options=(("kuberay", "yes"), ("memory", "64Gi"))
-    )
-    driver, file = ray.files(request)
-    assert 'FOLDER = "/flatout/work"' in driver.text.replace("'", '"')
-    document = yaml.safe_load(file.text)
-    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
-    spec = document["spec"]["rayClusterSpec"]
-    assert spec["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
-    [group] = spec["workerGroupSpecs"]
-    assert {group[key] for key in ("replicas", "minReplicas", "maxReplicas")} == {2}
-    pod = group["template"]["spec"]
-    assert pod["containers"][0]["resources"]["limits"] == {"memory": "64Gi", "nvidia.com/gpu": 4}
-    assert "nvidia.com/gpu" not in json.dumps(spec["headGroupSpec"])
-    assert (
-        "tar -xzf /flatout/code/code.tar.gz -C /flatout/work"
-        in pod["initContainers"][0]["command"][2]
-    )

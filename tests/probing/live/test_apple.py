@@ -1,17 +1,11 @@
-"""The GPU of a Mac, with programs that say what macOS and macmon say."""
+"""The GPU of a Mac, with programs that say what macOS says."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import pytest
-
-from flatout.probing.live import apple
 from flatout.probing.live.apple import IOREG, AppleSampler, statistics
 from flatout.probing.program_answer import ProgramAnswer
-from probing.live.fake_macmon import NEW, OLD, macmon
 
 GIB = 2**30
 STATISTICS = (
@@ -54,18 +48,17 @@ class Mac:
         return ProgramAnswer(f"{text}\n", 0)
 
 
-def test_without_macmon() -> None:
+def test_the_gpu_now() -> None:
     mac = Mac()
     sampler = AppleSampler(mac)
     (gpu,) = sampler.samples(100.0, 1)
     assert (gpu.index, gpu.vendor, gpu.name) == (1, "apple", "Apple M4")
     assert (gpu.memory_used_bytes, gpu.memory_bytes) == (2704703488, 16 * GIB)
     assert gpu.utilization == 0.4
-    assert (gpu.power_w, gpu.temperature_c, gpu.processes) == (None, None, None)
+    assert gpu.processes is None
     mac.ioreg = M4.replace("=40,", "=90,")
     assert [sampler.samples(101.0)[0].utilization, mac.asked] == [0.4, 1]  # every two seconds
     assert [sampler.samples(102.0)[0].utilization, mac.asked] == [0.9, 2]
-    sampler.close()
 
 
 def test_ioreg_that_does_not_answer_is_left_for_a_minute() -> None:
@@ -81,30 +74,9 @@ def test_ioreg_that_does_not_answer_is_left_for_a_minute() -> None:
 
 def test_a_mac_without_an_apple_chip() -> None:
     mac = Mac(brand="Intel(R) Core(TM) i9-9980HK CPU @ 2.40GHz")
-    sampler = AppleSampler(mac, ("/nowhere/macmon", "pipe"))
+    sampler = AppleSampler(mac)
     assert sampler.samples(0.0) == ()
     assert mac.asked == 0
-    sampler.close()
-
-
-@pytest.mark.parametrize(("line", "busy", "heat_c"), [(NEW, 0.75, 36.95167), (OLD, 0.4, None)])
-def test_with_macmon(line: object, busy: float, heat_c: float | None, tmp_path: Path) -> None:
-    mac = Mac()
-    sampler = AppleSampler(mac, macmon(tmp_path, [line]))
-    try:
-        deadline = time.monotonic() + 120
-        while (gpu := sampler.samples(100.0)[0]).power_w is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert (gpu.power_w, gpu.clock_mhz, gpu.temperature_c) == (12.5, 461.0, heat_c)
-        assert gpu.utilization == busy  # old ones tell the share times the clock
-        assert gpu.memory_used_bytes == 2704703488
-        sampler._next_s, mac.asked = None, 0
-        sampler.samples(101.0)
-        sampler.samples(103.0)
-        assert mac.asked == (1 if line is NEW else 2)  # for the memory alone, more seldom
-    finally:
-        sampler.close()
 
 
 def test_statistics() -> None:
@@ -119,10 +91,3 @@ def test_statistics() -> None:
 def test_more_than_all_is_not_known() -> None:
     sampler = AppleSampler(Mac(ioreg=M4.replace("=40,", "=140,")))
     assert sampler.samples(0.0)[0].utilization is None
-
-
-def test_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apple.shutil, "which", {"macmon": "/opt/homebrew/bin/macmon"}.get)
-    assert apple.installed() == ("/opt/homebrew/bin/macmon", "pipe")
-    monkeypatch.setattr(apple.shutil, "which", {}.get)
-    assert apple.installed() is None

@@ -64,9 +64,9 @@ RESULT = ExportResult(
             guard=replace(PASSED, passed=False, relative_error=0.25),
         ),
         build(
-            "executorch",
+            "torchao",
             BuildState.ABSENT,
-            reason="executorch not installed",
+            reason="torchao not installed",
             install="pip install x",
         ),
     ),

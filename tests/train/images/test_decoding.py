@@ -245,7 +245,7 @@ def test_a_package_that_is_broken_is_passed_over(monkeypatch: pytest.MonkeyPatch
     real = importlib.import_module
 
     def broken(name: str) -> Any:
-        if name.startswith(("torchvision", "torchcodec", "simplejpeg", "turbojpeg", "cv2")):
+        if name.startswith(("torchvision", "torchcodec", "simplejpeg")):
             raise RuntimeError("operator torchvision::nms does not exist")
         return real(name)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flatout_train.images import device_decoding
 from flatout_train.images.decoding import open_picture
-from flatout_train.images.device_decoding import Dali, DeviceDecoder
+from flatout_train.images.device_decoding import DeviceDecoder
 from train.images.pictures import encoded, picture
 
 CUDA = torch.device("cuda", 0)
@@ -82,77 +82,13 @@ def test_nvjpeg_gets_the_whole_batch_after_what_is_queued(
         })  # fmt: skip
     else:
         modules(monkeypatch, torchcodec={}, torchcodec__decoders={"decode_jpeg": decode_jpeg})
-    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     other = {"torchvision": "torchcodec", "torchcodec": "torchvision"}[package]
     monkeypatch.setitem(sys.modules, other, None)
-    found = device_decoding.candidates(CUDA, 4)
+    found = device_decoding.candidates(CUDA)
     assert [one.name for one in found] == [f"{package}:cuda"]
     pixels = found[0].decode(TENSORS)
     assert done == ["waited", (5, "rgb mode" if package == "torchvision" else "RGB", CUDA)]
     assert all(torch.equal(a, plain(b)) for a, b in zip(pixels, FILES, strict=True))
-
-
-class FakePipeline:
-    """As DALI's: takes at most its batch, and is of no use any more once it has failed."""
-
-    made = 0
-
-    def __init__(self, batch_size: int, threads: int, device: int | None, **how: Any) -> None:
-        assert how == {"exec_async": False, "exec_pipelined": False}
-        FakePipeline.made += 1
-        self.batch_size, self.dead = batch_size, False
-        self.fed: list[Any] = []
-
-    def __enter__(self) -> FakePipeline:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def set_outputs(self, output: str) -> None:
-        assert output == "decoded"
-
-    def build(self) -> None:
-        pass
-
-    def feed_input(self, name: str, arrays: list[Any]) -> None:
-        assert name == "files" and len(arrays) <= self.batch_size and not self.dead
-        self.fed = arrays
-
-    def run(self) -> tuple[list[Any]]:
-        try:
-            pixels = [plain(array.tobytes()).permute(1, 2, 0) for array in self.fed]
-        except Exception as error:
-            self.dead = True
-            raise RuntimeError("Critical error in pipeline") from error
-        return ([types.SimpleNamespace(shape=lambda p=p: list(p.shape), it=p) for p in pixels],)
-
-
-def test_dali_is_fed_batches_and_made_anew_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    fn = types.SimpleNamespace(
-        external_source=lambda name, device, dtype, ndim: "files",
-        decoders=types.SimpleNamespace(image=lambda files, device, output_type: "decoded"),
-    )
-    kinds = {"UINT8": "uint8", "RGB": "rgb"}
-    modules(
-        monkeypatch,
-        nvidia={},
-        nvidia__dali={"Pipeline": FakePipeline},
-        nvidia__dali__fn=vars(fn),
-        nvidia__dali__types=kinds,
-        nvidia__dali__plugin={},
-        nvidia__dali__plugin__pytorch={
-            "feed_ndarray": lambda tensor, out, cuda_stream: out.copy_(tensor.it)
-        },
-    )
-    FakePipeline.made = 0
-    dali = Dali(None, 2)
-    assert all(torch.equal(a, plain(b)) for a, b in zip(dali(TENSORS), FILES, strict=True))
-    assert FakePipeline.made == 1
-    with pytest.raises(RuntimeError, match="Critical error"):
-        dali([TENSORS[0], TENSORS[1][:100]])
-    assert torch.equal(dali(TENSORS[:1])[0], plain(FILES[0]))
-    assert FakePipeline.made == 2
 
 
 @given(sizes=st.lists(st.integers(1, 100), max_size=30), limit=st.integers(1, 600))
@@ -174,7 +110,7 @@ def test_rates_are_measured_and_a_decoder_that_fails_has_none() -> None:
 
 
 def test_on_the_cpu_there_is_no_device_decoder() -> None:
-    assert device_decoding.candidates(torch.device("cpu"), 4) == []
+    assert device_decoding.candidates(torch.device("cpu")) == []
 
 
 def test_nvjpegs_pixels_are_those_of_repeated_colours() -> None:
@@ -187,7 +123,7 @@ def test_nvjpegs_pixels_are_those_of_repeated_colours() -> None:
 
 @pytest.mark.gpu
 def test_device_decoders_agree_with_pillow_but_for_the_smoothing_of_colours() -> None:
-    found = device_decoding.candidates(CUDA, 4)
+    found = device_decoding.candidates(CUDA)
     if not found:
         pytest.skip("no decoder for the device is installed")
     for decoder in found:

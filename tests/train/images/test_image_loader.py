@@ -449,7 +449,7 @@ def fake(broken: set[int]) -> Callable[[torch.device, int], list[DeviceDecoder]]
         data = [bytes(file.tolist()) for file in files]
         return [open_picture(one, None).region(None, 1.0).permute(2, 0, 1) for one in data]
 
-    return lambda device, batch_size: [DeviceDecoder("fake:device", decode)]
+    return lambda device: [DeviceDecoder("fake:device", decode)]
 
 
 @pytest.mark.parametrize("given", [{}, {"train": False}, {"color_jitter": 0.2}])
@@ -552,7 +552,7 @@ def test_batches_on_the_gpu_are_those_on_the_cpu(tmp_path: Path, cache: Any, tra
 def test_the_gpu_decodes_where_it_can(tmp_path: Path) -> None:
     root = folder(tmp_path, 4, 16, width=96, height=80)
     (root / "c0/0.jpg").write_bytes(b"broken")
-    names = [one.name for one in device_decoding.candidates(torch.device("cuda"), 8)]
+    names = [one.name for one in device_decoding.candidates(torch.device("cuda"))]
     if not names:
         pytest.skip("no decoder for the device is installed")
     for name in names:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -129,14 +127,13 @@ def test_the_callers_own_autocast_holds() -> None:
 @pytest.mark.parametrize(
     ("asked", "model", "words"),
     [
-        ("half", network(), "one of auto, bf16, fp16, tf32, fp32, fp8"),
+        ("half", network(), "one of auto, bf16, fp16, tf32, fp32"),
         ("bf16", network(torch.float64), r"in fp64. Keep them in float32 \(model.float\(\)\)"),
         ("bf16", network(torch.float16), "in fp16"),
         ("fp16", network(torch.float16), "in fp16"),
         ("fp16", network(torch.bfloat16), "in bf16"),
         ("bf16", nn.Linear(2, 2, dtype=torch.complex64), "weights are complex"),
         ("tf32", network(), "NVIDIA GPU of compute capability 8.0 or newer is needed, .* cpu"),
-        ("fp8", network(), "NVIDIA GPU of compute capability 8.9 or newer is needed, .* cpu"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(asked: str, model: nn.Module, words: str) -> None:
@@ -148,9 +145,6 @@ def test_older_gpus_are_told_what_they_lack(gpu: Any) -> None:
     gpu(7, 5)
     with pytest.raises(UsageError, match=r"8.0 or newer is needed, this one has 7.5"):
         precision.choose("tf32", network(), CUDA)
-    gpu(8, 0)
-    with pytest.raises(UsageError, match=r"8.9 or newer is needed, this one has 8.0"):
-        precision.choose("fp8", network(), CUDA)
 
 
 def test_tf32_is_put_back(gpu: Any) -> None:
@@ -182,70 +176,6 @@ def test_a_plans_oneDNN_mode_holds_or_says_why_not() -> None:  # noqa: N802
     chosen.undo()
     assert torch.get_float32_matmul_precision() == before
     assert "cuda" in precision.choose(precision.PLANNED, network(), CUDA).reason
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(32, 16)
-        self.proposal = nn.Linear(16, 32, bias=False)
-        self.proposal.weight = self.embedding.weight
-        self.body = nn.Sequential(nn.Linear(16, 48), nn.Linear(48, 20), nn.Linear(20, 16))
-        self.hooked = nn.Linear(16, 16)
-        self.hooked.register_forward_hook(lambda *_: None)
-        self.wide = nn.Linear(16, 32)
-        self.head = nn.Linear(32, 16)
-
-
-def test_layers_that_float8_fits() -> None:
-    assert list(precision.float8_layers(Tied())) == ["body.0", "wide"]
-
-
-class Float8Linear(nn.Linear):
-    """Stands in for torchao's: another module with the same Parameters."""
-
-
-@pytest.fixture
-def torchao(monkeypatch: pytest.MonkeyPatch) -> None:
-    def convert(module: nn.Module, *, module_filter_fn: Any, config: Any = None) -> nn.Module:
-        for name, layer in list(module.named_modules()):
-            if isinstance(layer, nn.Linear) and module_filter_fn(layer, name):
-                new = Float8Linear(layer.in_features, layer.out_features, device="meta")
-                new.weight, new.bias = layer.weight, layer.bias
-                module.set_submodule(name, new)
-        return module
-
-    fake = types.ModuleType("torchao.float8")
-    fake.convert_to_float8_training = convert  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchao.float8", fake)
-    monkeypatch.setattr(precision.importlib.util, "find_spec", lambda name: fake)
-
-
-@pytest.mark.usefixtures("torchao")
-def test_float8_layers_are_put_in_and_taken_out(gpu: Any) -> None:
-    gpu(8, 9)
-    model = Tied()
-    ids, keys = [id(p) for p in model.parameters()], list(model.state_dict())
-    chosen = precision.choose("fp8", model, CUDA)
-    assert (chosen.name, chosen.autocast) == ("fp8", torch.bfloat16)
-    assert "2 of 7 linear layers" in chosen.reason
-    assert type(model.wide) is Float8Linear
-    assert [id(p) for p in model.parameters()] == ids
-    assert list(model.state_dict()) == keys
-    model.eval()
-    chosen.undo()
-    assert type(model.wide) is nn.Linear
-    assert not model.wide.training
-    assert [id(p) for p in model.parameters()] == ids
-    with pytest.raises(UsageError, match=r"no nn.Linear whose dimensions are multiples of 16"):
-        precision.choose("fp8", nn.Sequential(nn.Linear(8, 8), nn.Linear(16, 16)), CUDA)
-
-
-def test_float8_needs_torchao(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu(9, 0)
-    monkeypatch.setattr(precision.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="torchao is not installed"):
-        precision.choose("fp8", Tied(), CUDA)
 
 
 @pytest.mark.gpu

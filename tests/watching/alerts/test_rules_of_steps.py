@@ -277,7 +277,6 @@ def test_an_end_that_is_none_of_an_error(code: int) -> None:
 
 
 def test_how_a_job_failed() -> None:
-    assert not fires(end001_job_failed, view(job(ended_s=NOW, listed_itself=True)))
     assert fires(end001_job_failed, view(job(ended_s=NOW)))
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=1)))
     assert breach.since_s == NOW

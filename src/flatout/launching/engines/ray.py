@@ -13,10 +13,6 @@ Settings, each as `--set NAME=VALUE`:
 | `address` | address of the dashboard |
 | `cpus` | cores that Ray counts as taken on each node: 1, or one for each GPU |
 | `pip` | packages that Ray installs for the job: `flatout,transformers` |
-| `kuberay` | `yes`: KubeRay makes the cluster, from `--image` |
-
-With `kuberay` come `context`, `namespace`, `memory`, `claim`, `gpu-resource` and `node-selector`,
-as for `flatout launch kubernetes`.
 
 ## What is written
 
@@ -25,9 +21,6 @@ node's share on another node (STRICT_SPREAD) and starts `flatout run --nodes aut
 subprocess. Your script is not changed and does not run in a function of Ray. The code folder is
 copied to `code/` beside the driver, without secrets, data and environments, and is sent as the
 job's working_dir.
-
-With `kuberay` there is also `rayjob.yaml`: a RayJob whose cluster has a worker for each requested
-node and is deleted after the job. Code and driver are sent as a ConfigMap below 1 MB.
 
 flatout must be installed on the nodes, or be named in `pip`. What the script writes below its
 folder is lost with Ray's copy of the folder: let it write to a path that all nodes share.
@@ -51,8 +44,8 @@ With `--restarts N` all nodes start again after an error or the loss of a node, 
 ## What was really run
 
 Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, a
-named error, counted restarts, a killed worker, a stopped job. The RayJob was checked against
-KubeRay's CRD. No GPU, no KubeRay operator and no cluster of several machines was used.
+named error, counted restarts, a killed worker, a stopped job. No GPU and no cluster of several
+machines was used. On Kubernetes `flatout launch kubernetes` needs no Ray.
 
 ## References
 
@@ -75,9 +68,7 @@ from pathlib import Path
 from flatout.launching import (
     contract,
     engine_calls,
-    kubernetes_pod,
     ray_api,
-    ray_kuberay,
     staging,
     tails,
 )
@@ -100,9 +91,8 @@ ENGINE = LaunchEngine(
     since="0.2.0",
     needs="ray, and a running cluster",
     travels=True,
-    understands=("image",),
     logs_end=True,
-    settings=("address", "cpus", "pip", "kuberay", *ray_kuberay.SETTINGS),
+    settings=("address", "cpus", "pip"),
 )
 FILE = "ray_job.py"
 DRIVER = "flatout_programs.launching.ray_job"
@@ -127,8 +117,6 @@ def check(request: LaunchRequest) -> CheckedLaunch:
         raise UserError(
             f"the code folder has a {FILE} of its own, as the driver is called", "rename yours"
         )
-    if ray_kuberay.asked(request):
-        return CheckedLaunch(ray_kuberay.check(request))
     engine_calls.need("ray", "pip install 'ray[default]', in the version of the cluster")
     api = RayApi(ray_api.address(request.option("address")))
     version = api.version()
@@ -152,17 +140,12 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
     template, _, after = rest.partition(END)
     for name, value in _values(request).items():
         template = re.sub(rf"(?m)^({name}(?:: .+?)?) = .*$", _setting(value), template)
-    driver = LaunchFile(FILE, before + BEGIN + template + END + after)
-    if ray_kuberay.asked(request):
-        return driver, LaunchFile(ray_kuberay.FILE, ray_kuberay.text(request))
-    return (driver,)
+    return (LaunchFile(FILE, before + BEGIN + template + END + after),)
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Send code and driver as one folder."""
     assert request.packed is not None
-    if ray_kuberay.asked(request):
-        return ray_kuberay.submit(request, folder)
     code = staging.stage(request.packed, folder)
     shutil.copyfile(folder / FILE, code / FILE)
     address, name = ray_api.address(request.option("address")), folder.name
@@ -185,8 +168,6 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 def state(job: SubmittedJob) -> JobState:
     """The state that the cluster reports."""
-    if job.extra.get("kuberay"):
-        return ray_kuberay.state(job)
     answer = _api(job).read(f"/api/jobs/{job.id}")
     if not isinstance(answer, dict):
         return JobState(
@@ -209,9 +190,6 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
 
 def cancel(job: SubmittedJob) -> None:
     """Stop it on all nodes."""
-    if job.extra.get("kuberay"):
-        ray_kuberay.cancel(job)
-        return
     _api(job).need("POST", f"/api/jobs/{job.id}/stop")
 
 
@@ -234,7 +212,6 @@ def _values(request: LaunchRequest) -> dict[str, str]:
         "VARIABLES": repr(dict(request.variables)),
         "RESTARTS": repr(request.restarts),
         "TIME_S": repr(time_s),
-        "FOLDER": repr(kubernetes_pod.WORK if ray_kuberay.asked(request) else ""),
     }
 
 
@@ -272,8 +249,6 @@ def _line(text: str) -> LogLine:
 
 
 def _source(job: SubmittedJob, final: bool) -> Iterator[str | None]:
-    if job.extra.get("kuberay"):
-        return ray_kuberay.logs(job)
     return _whole(job) if final else _followed(job)
 
 

@@ -6,15 +6,17 @@ The compute driver (KFD) reports the programs that compute on them and their mem
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from flatout.nouns.machine_sample import GpuSample, GpuUse
 from flatout.probing import amd, reading
-from flatout.probing.live.cards import DriverCards
 from flatout.probing.live.pids import alive
 
 VENDOR = "0x1002"
-DRIVERS = ("amdgpu",)
+DRIVER = "amdgpu"
+CARDS_EVERY_S = 10.0
+"""Cards are looked for anew: drivers may be reloaded."""
 PROCESSES_EVERY_S = 10.0
 CHIP = ("edge", "junction")
 """Sensors of the chip, preferred first; an MI300 has no edge sensor."""
@@ -26,17 +28,20 @@ class AmdSampler:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._cards = DriverCards(root, VENDOR, DRIVERS)
+        self._cards: tuple[Path, ...] = ()
+        self._cards_s: float | None = None
         self._uses: dict[str, tuple[GpuUse, ...]] | None = None
         self._uses_s: float | None = None
 
     def samples(self, now_s: float, first_index: int = 0) -> tuple[GpuSample, ...]:
         """Each GPU now, numbered from `first_index`. now_s: of a clock that only goes forward."""
-        cards = self._cards.now(now_s)
-        if cards and (self._uses_s is None or now_s - self._uses_s >= PROCESSES_EVERY_S):
+        if self._cards_s is None or now_s - self._cards_s >= CARDS_EVERY_S:
+            self._cards_s, self._cards = now_s, _cards(self._root)
+        if self._cards and (self._uses_s is None or now_s - self._uses_s >= PROCESSES_EVERY_S):
             self._uses_s, self._uses = now_s, _uses(self._root)
         return tuple(
-            self._sample(card / "device", first_index + number) for number, card in enumerate(cards)
+            self._sample(card / "device", first_index + number)
+            for number, card in enumerate(self._cards)
         )
 
     def _sample(self, device: Path, index: int) -> GpuSample:
@@ -61,6 +66,19 @@ class AmdSampler:
             fan=_fan(monitor),
             processes=None if self._uses is None else self._uses.get(address, ()),
         )
+
+
+def _cards(root: Path) -> tuple[Path, ...]:
+    """The folders of the cards that amdgpu drives (card0, ...), in order."""
+    entries = reading.entries(root / "sys/class/drm") or ()
+    cards = [card for card in entries if re.fullmatch(r"card[0-9]{1,6}", card.name)]
+    driven = (
+        card
+        for card in cards
+        if reading.text(card / "device/vendor") == VENDOR
+        and reading.link_name(card / "device/driver") == DRIVER
+    )
+    return tuple(sorted(driven, key=lambda card: int(card.name.removeprefix("card"))))
 
 
 def _uses(root: Path) -> dict[str, tuple[GpuUse, ...]] | None:

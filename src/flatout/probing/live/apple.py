@@ -1,4 +1,4 @@
-"""The GPU of an Apple chip now: from macmon if installed, else from ioreg.
+"""The GPU of an Apple chip now, from ioreg.
 
 Without root, macOS does not report which program uses the GPU.
 """
@@ -6,19 +6,14 @@ Without root, macOS does not report which program uses the GPU.
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Sequence
 
 from flatout.nouns.machine_sample import GpuSample
 from flatout.probing import apple
-from flatout.probing.live.macmon import Macmon
 from flatout.probing.program_answer import Ask, ask
 
 IOREG = ("/usr/sbin/ioreg", "-r", "-c", "IOAccelerator", "-d", "1", "-w", "0")
 LIMIT_S = 1.0
 EVERY_S = 2.0
-SLOW_EVERY_S = 10.0
-"""Seconds between questions to ioreg, if macmon reports all except the memory."""
 AGAIN_S = 60.0
 """Seconds until ioreg is asked again after it gave no answer."""
 BUSY, USED = "Device Utilization %", "In use system memory"
@@ -29,17 +24,16 @@ MOST_BYTES = 2**53
 class AppleSampler:
     """The GPU of this Mac, or none if it is not an Apple chip's.
 
-    runner: asks sysctl and ioreg. macmon: its command, or None if not installed.
+    runner: asks sysctl and ioreg.
     """
 
-    def __init__(self, runner: Ask = ask, macmon: Sequence[str] | None = None) -> None:
+    def __init__(self, runner: Ask = ask) -> None:
         self._runner = runner
         words = [
             runner([apple.SYSCTL, "-n", name], apple.SYSCTL_LIMIT_S).text
             for name in ("machdep.cpu.brand_string", "hw.memsize")
         ]
         self._chips = apple.from_sysctl(*words)
-        self._macmon = Macmon(macmon)
         self._ioreg: dict[str, int] = {}
         self._next_s: float | None = None
 
@@ -50,35 +44,25 @@ class AppleSampler:
             for number, chip in enumerate(self._chips)
         )
 
-    def close(self) -> None:
-        """End macmon."""
-        self._macmon.close()
-
     def _sample(
         self, now_s: float, index: int, name: str | None, memory_bytes: int | None
     ) -> GpuSample:
-        macmon = self._macmon.figures(now_s)
         if self._next_s is None or now_s >= self._next_s:
-            self._ask_ioreg(now_s, SLOW_EVERY_S if "utilization" in macmon else EVERY_S)
+            self._ask_ioreg(now_s)
         percent = self._ioreg.get(BUSY)
-        ioreg = percent / 100 if percent is not None and percent <= 100 else None
         return GpuSample(
             index=index,
             vendor="apple",
             name=name,
-            utilization=macmon.get("utilization", macmon.get("scaled") if ioreg is None else ioreg),
+            utilization=percent / 100 if percent is not None and percent <= 100 else None,
             memory_used_bytes=self._ioreg.get(USED),
             memory_bytes=memory_bytes,
-            power_w=macmon.get("power_w"),
-            temperature_c=macmon.get("temperature_c"),
-            clock_mhz=macmon.get("clock_mhz"),
-            fan=macmon.get("fan"),
         )
 
-    def _ask_ioreg(self, now_s: float, every_s: float) -> None:
+    def _ask_ioreg(self, now_s: float) -> None:
         answer = self._runner(IOREG, LIMIT_S)
         self._ioreg = statistics(answer.text) if answer.code == 0 else {}
-        self._next_s = now_s + (every_s if self._ioreg else AGAIN_S)
+        self._next_s = now_s + (EVERY_S if self._ioreg else AGAIN_S)
 
 
 def statistics(text: str) -> dict[str, int]:
@@ -89,9 +73,3 @@ def statistics(text: str) -> dict[str, int]:
             pairs = re.findall(r'"([^"]+)"=([0-9]{1,20})(?=,|$)', match[1])
             return {name: int(value) for name, value in pairs if int(value) < MOST_BYTES}
     return {}
-
-
-def installed() -> Sequence[str] | None:
-    """The command of macmon, or None if it is not on the path."""
-    path = shutil.which("macmon")
-    return None if path is None else (path, "pipe")

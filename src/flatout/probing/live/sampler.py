@@ -14,11 +14,10 @@ from typing import Any, Self
 from flatout.nouns.gpu import Vendor
 from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.probing import nvml
-from flatout.probing.live import apple, linux_host, other_host
+from flatout.probing.live import linux_host, other_host
 from flatout.probing.live.amd import AmdSampler
 from flatout.probing.live.apple import AppleSampler
 from flatout.probing.live.disks import Disks
-from flatout.probing.live.intel import IntelSampler
 from flatout.probing.nvml.live import NvidiaSampler
 from flatout_agent import limits
 
@@ -52,9 +51,8 @@ class MachineSampler:
         self._begin("nvidia", self._nvidia)
         if self._linux:
             self._begin("amd", lambda: AmdSampler(self._root).samples)
-            self._begin("intel", lambda: IntelSampler(self._root).samples)
         elif sys.platform == "darwin":
-            self._begin("apple", self._apple)
+            self._begin("apple", lambda: AppleSampler().samples)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,11 +100,6 @@ class MachineSampler:
             return sampler.sample(now_s)
 
         return samples
-
-    def _apple(self) -> AskGpus:
-        sampler = AppleSampler(macmon=apple.installed())
-        self._stack.callback(sampler.close)
-        return sampler.samples
 
     def _gpus(self, now_s: float) -> tuple[GpuSample, ...]:
         gpus: list[GpuSample] = []

@@ -42,17 +42,6 @@ def lines(frame: Frame, width: int, room: int) -> list[Text]:
     return [*shown, *(_headline(alert, frame, width) for alert in resolved)]
 
 
-def whole(alerts: Sequence[Alert], frame: Frame, width: int) -> list[Text]:
-    """These alerts in full, without pending ones."""
-    shown: list[Text] = []
-    for alert in _firing(alerts, frame):
-        about = words.about(alert, frame)
-        named = [Text(cut(f"{INDENT}{about}", width), style="dim")] if about else []
-        shown += [_title(alert, width), *named, *details(alert, width), Text()]
-    resolved = [alert for alert in alerts if alert.state == "resolved"]
-    return [*shown, *(_headline(alert, frame, width) for alert in resolved)]
-
-
 def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
     """Start time, evidence, cure and commands."""
     boost = f" Boost: {alert.boost}." if alert.boost else ""

@@ -1,4 +1,4 @@
-"""The columns of the monitor's tables for a GPU, a job, a rank and a process."""
+"""The columns of the monitor's tables for a GPU and a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from flatout.nouns.job_sample import JobSample, RankSample
-from flatout.nouns.machine_sample import GpuSample, ProcessSample
+from flatout.nouns.job_sample import JobSample
+from flatout.nouns.machine_sample import GpuSample
 from flatout.reporting import plain
 from flatout.reporting.monitor import words
 from flatout.reporting.monitor.curves import Curves
@@ -19,8 +19,6 @@ SORTS: dict[str, Callable[[JobSample], float]] = {
     "waiting": lambda job: -(job.wait_share or 0.0),
     "memory": lambda job: -(job.memory_bytes or 0.0),
 }
-SORTED_BY = {"job": "begin", "time": "step time", "wait": "waiting", "memory": "memory"}
-"""Heading of a job column -> the order that a click on it selects."""
 
 
 def ordered(jobs: Iterable[JobSample], sort: str) -> list[JobSample]:
@@ -46,18 +44,14 @@ class TableColumn(Generic[T]):
     """Whether a cut text keeps its end, as a curve does."""
 
 
-def of_gpus(
-    host: Callable[[GpuSample], str], curves: Curves, several_hosts: bool = False
-) -> list[TableColumn[GpuSample]]:
-    """GPUs. host: the name of each one's machine."""
+def of_gpus(host: str, curves: Curves) -> list[TableColumn[GpuSample]]:
+    """The GPUs of one machine."""
 
     def last(gpu: GpuSample) -> str:
-        values = curves.of(f"{host(gpu)} GPU {gpu.index}", "utilization")
+        values = curves.of(f"{host} GPU {gpu.index}", "utilization")
         return words.curve(values, 20, 0.0, 1.0)
 
-    hosts = [TableColumn[GpuSample]("host", host, 8, left=True, least=6)] if several_hosts else []
     return [
-        *hosts,
         TableColumn("GPU", lambda gpu: str(gpu.index), 9),
         TableColumn("name", _gpu_name, 3, left=True, least=8),
         TableColumn("busy", lambda gpu: words.share(gpu.utilization), 9),
@@ -95,44 +89,6 @@ def of_jobs(curves: Curves, several_hosts: bool) -> list[TableColumn[JobSample]]
         TableColumn("left", lambda job: words.left(job.left_s), 5),
     ]
     return [host, *columns] if several_hosts else columns
-
-
-def of_ranks() -> list[TableColumn[RankSample]]:
-    """The ranks of one job."""
-    return [
-        TableColumn("rank", lambda rank: str(rank.rank), 9),
-        TableColumn("process", lambda rank: str(rank.pid), 8),
-        TableColumn("step", lambda rank: "-" if rank.step is None else str(rank.step), 8),
-        TableColumn("time", lambda rank: words.milliseconds(rank.step_s), 8),
-        TableColumn("samples/s", lambda rank: words.number(rank.samples_per_s), 5),
-        TableColumn("wait", lambda rank: words.share(rank.wait_share), 7),
-        TableColumn("loss", lambda rank: words.number(rank.loss), 7),
-        TableColumn("memory", lambda rank: words.size(rank.memory_bytes), 6),
-        TableColumn("cores", lambda rank: words.cores(rank.cpu_cores), 4),
-        TableColumn("GPUs", lambda rank: words.gpus(rank.gpus), 5),
-        TableColumn("GPU mem", lambda rank: words.size(rank.gpu_memory_bytes), 4),
-    ]
-
-
-def of_processes(
-    host: Callable[[ProcessSample], str], several_hosts: bool = False
-) -> list[TableColumn[ProcessSample]]:
-    """The processes that train or use a GPU. host: the machine that each runs on."""
-    hosts = [TableColumn("host", host, 8, left=True, least=6)] if several_hosts else []
-    return [
-        *hosts,
-        TableColumn("process", lambda process: str(process.pid), 9),
-        TableColumn("user", lambda process: plain.one_line(process.user or "-"), 5, left=True),
-        TableColumn("cores", lambda process: words.cores(process.cpu_cores), 8),
-        TableColumn("memory", lambda process: words.size(process.memory_bytes), 7),
-        TableColumn("GPUs", lambda process: words.gpus(process.gpus), 6),
-        TableColumn("GPU mem", lambda process: words.size(process.gpu_memory_bytes), 6),
-        TableColumn("command", _command, 9, left=True, least=24),
-    ]
-
-
-def _command(process: ProcessSample) -> str:
-    return words.without_folder(plain.one_line(process.command or "-"))
 
 
 def _gpu_name(gpu: GpuSample) -> str:

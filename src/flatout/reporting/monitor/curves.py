@@ -28,8 +28,6 @@ class Curves:
         for job in frame.jobs:
             if job.state != "ended":
                 self._put(job.id, "loss", job.loss)
-                self._put(job.id, "step", job.step_s)
-                self._put(job.id, "wait", job.wait_share)
         if self._frames % 100 == 0:
             for key in [key for key, at in self._seen.items() if at < self._frames - KEPT]:
                 del self._series[key], self._seen[key]

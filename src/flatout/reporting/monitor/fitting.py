@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -39,17 +39,9 @@ class _Measured(Generic[T]):
         return min(self.wanted, least) if least else self.wanted
 
 
-def fit(
-    columns: Sequence[TableColumn[T]],
-    items: Sequence[T],
-    width: int,
-    floors: Mapping[str, int] | None = None,
-) -> list[FittedColumn]:
-    """The columns that are not empty and have room, with a cell for each item.
-
-    floors: heading -> the column's least width, so that it does not change at each update.
-    """
-    kept = [_measured(column, items, floors or {}) for column in columns]
+def fit(columns: Sequence[TableColumn[T]], items: Sequence[T], width: int) -> list[FittedColumn]:
+    """The columns that are not empty and have room, with a cell for each item."""
+    kept = [_measured(column, items) for column in columns]
     kept = [each for each in kept if any(cell.strip(" -") for cell in each.cells)]
     while len(kept) > 1 and _least_width(kept) > width:
         kept.remove(min(kept, key=lambda each: each.column.importance))
@@ -93,12 +85,9 @@ def wrapped(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def _measured(
-    column: TableColumn[T], items: Sequence[T], floors: Mapping[str, int]
-) -> _Measured[T]:
+def _measured(column: TableColumn[T], items: Sequence[T]) -> _Measured[T]:
     cells = tuple(map(column.text, items))
-    widths = [cell_len(text) for text in (column.heading, *cells)]
-    return _Measured(column, cells, max(floors.get(column.heading, 0), *widths))
+    return _Measured(column, cells, max(cell_len(text) for text in (column.heading, *cells)))
 
 
 def _least_width(measured: Sequence[_Measured[T]]) -> int:

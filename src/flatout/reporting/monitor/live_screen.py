@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.live import Live
@@ -16,7 +18,6 @@ from flatout.nouns.frame import Frame
 from flatout.reporting.monitor import screen
 from flatout.reporting.monitor.columns import SORTS
 from flatout.reporting.monitor.curves import Curves
-from flatout.reporting.monitor.feed import FrameFeed
 
 KEYS = "q quit  s sort: {}  p {}"
 TICK_S = 0.1
@@ -83,6 +84,44 @@ class _View:
         if self.feed.over:
             footer = f"{footer}  (the last frame)"
         return [*screen.lines(self._frame, width, height, self._curves, self._sort, footer)]
+
+
+class FrameFeed:
+    """Frames taken in a thread, so that the drawing thread can answer keys meanwhile."""
+
+    def __init__(self, frames: Iterator[Frame]) -> None:
+        self._frames: queue.Queue[Frame] = queue.Queue()
+        self.over = False
+        """Whether no more frames will come."""
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(frames,), daemon=True)
+        self._thread.start()
+
+    def _run(self, frames: Iterator[Frame]) -> None:
+        try:
+            for frame in frames:
+                self._frames.put(frame)
+        except BaseException as error:  # raised again in the thread that draws
+            self._error = error
+        self.over = True
+
+    def taken(self) -> list[Frame]:
+        """The frames since the last call, oldest first."""
+        frames: list[Frame] = []
+        with suppress(queue.Empty):
+            while True:
+                frames.append(self._frames.get_nowait())
+        return frames
+
+    @property
+    def failed(self) -> bool:
+        """Whether the source has raised something."""
+        return self._error is not None
+
+    def check(self) -> None:
+        """Raise what the source raised."""
+        if self._error is not None:
+            raise self._error
 
 
 @contextmanager

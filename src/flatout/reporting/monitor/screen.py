@@ -47,12 +47,6 @@ def lines(
     return [*body[: max(0, height - len(foot))], *foot][:height]
 
 
-def machine_lines(machine: MachineSample, width: int, curves: Curves) -> list[str]:
-    """The machine's activity, in one or two lines."""
-    busy = words.curve(curves.of(machine.hostname, "cores"), 10, 0.0, 1.0) if width >= WIDE else ""
-    return wrapped(words.machine(machine, busy), width)
-
-
 def _title(frame: Frame, width: int) -> Text:
     return _line(
         f"flatout monitor  {words.clock(frame.time_s)}  {words.counts(frame)}", width, "bold"
@@ -60,10 +54,11 @@ def _title(frame: Frame, width: int) -> Text:
 
 
 def _machine(machine: MachineSample, width: int, curves: Curves) -> list[Text]:
-    shown = [_line(line, width) for line in machine_lines(machine, width, curves)]
+    busy = words.curve(curves.of(machine.hostname, "cores"), 10, 0.0, 1.0) if width >= WIDE else ""
+    shown = [_line(line, width) for line in wrapped(words.machine(machine, busy), width)]
     if not machine.gpus:
         return shown
-    columns = of_gpus(lambda _: machine.hostname, curves)
+    columns = of_gpus(machine.hostname, curves)
     return [*shown, *_table(fit(columns, machine.gpus, width), len(machine.gpus))]
 
 

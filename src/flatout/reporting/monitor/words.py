@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import time
 from collections.abc import Sequence
-from statistics import fmean
 
 from flatout.nouns import throttles, units
 from flatout.nouns.alert import Alert
@@ -67,27 +65,6 @@ def number(value: float | None) -> str:
 def cores(value: float | None) -> str:
     """A number of cores."""
     return UNKNOWN if value is None else f"{value:.1f}"
-
-
-def plot(values: Sequence[float | None], width: int, height: int) -> list[str]:
-    """The values as rows of bars, from the smallest to the largest, the top row first."""
-    shown = thinned(values, width)
-    levels = [0 if at is None else 1 + int(at * (8 * height - 1) + 0.5) for at in _levels(shown)]
-    rows = []
-    for row in reversed(range(height)):
-        filled = (min(8, max(0, level - 8 * row)) for level in levels)
-        rows.append("".join(BARS[level - 1] if level else " " for level in filled).rjust(width))
-    return rows
-
-
-def thinned(values: Sequence[float | None], most: int) -> list[float | None]:
-    """At most `most` values: each the mean of the known ones in its part."""
-    if len(values) <= most:
-        return list(values)
-    bounds = [round(index * len(values) / most) for index in range(most + 1)]
-    parts = (values[begin:end] for begin, end in itertools.pairwise(bounds))
-    knowns = ([v for v in part if v is not None and math.isfinite(v)] for part in parts)
-    return [fmean(known) if known else None for known in knowns]
 
 
 def _levels(

@@ -106,7 +106,7 @@ def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:
 
 
 def write_trial(scaling: Scaling, run_folder: Path) -> None:
-    """Keep the trial that preceded a run, for `flatout report`. Raises OSError."""
+    """Keep the trial that preceded a run in its folder. Raises OSError."""
     text = json.dumps(dataclasses.asdict(scaling), indent=2)
     partial = run_folder / f"{RANKS_TRIAL}.partial"
     partial.write_text(text, encoding="utf-8")

@@ -40,8 +40,6 @@ def check(view: View) -> Iterator[Breach]:
     job = view.job
     if job is None or job.ended_s is None or job.exit_code in FINE:
         return
-    if job.exit_code is None and job.listed_itself:
-        return
     if job.exit_code is None:
         yield Breach(
             title="the job ended together with its flatout run",

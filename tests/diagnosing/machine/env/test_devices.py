@@ -17,7 +17,6 @@ from machines.healthy import (
     changed,
     container,
     cpu_server,
-    gpu,
     h100,
     laptop,
     rocm,
@@ -25,7 +24,6 @@ from machines.healthy import (
     workstation,
     wsl,
 )
-from machines.software import arc
 
 SILENT: dict[str, list[Any]] = {
     "ENV006": [
@@ -333,32 +331,6 @@ def test_not_inside_a_container_nor_for_an_integrated_gpu() -> None:
     assert not findings("ENV054", broken("amdgpu-not-loaded", container=Container(kind="docker")))
     assert not findings("ENV054", broken("amdgpu-not-loaded", container=Container(wsl=2)))
     assert not findings("ENV054", broken("amdgpu-not-loaded", gpus__0__shared_memory=True))
-
-
-def test_the_user_side() -> None:
-    finding = only("ENV057", broken("arc-without-level-zero"))
-    assert "kernel driver i915; torch.xpu sees no GPU" in finding.evidence
-    assert "libze" in commands(finding)
-
-
-def test_the_kernel_side() -> None:
-    machine = arc(gpus__0__kernel_driver=None, kernel__modules=())
-    assert "neither i915 nor xe is loaded" in only("ENV057", machine).evidence
-
-
-def test_nothing_where_it_works_is_not_known_or_not_the_one_for_training() -> None:
-    assert not findings(
-        "ENV057", broken("arc-without-level-zero", interpreter__torch__xpu_available=True)
-    )
-    assert not findings(
-        "ENV057", broken("arc-without-level-zero", interpreter__torch__xpu_available=None)
-    )
-    assert not findings("ENV057", arc(gpus__0__kernel_driver=None, kernel__modules=None))
-    beside = changed(
-        broken("arc-without-level-zero"), gpus=(*broken("arc-without-level-zero").gpus, gpu())
-    )
-    assert not findings("ENV057", beside)
-    assert not findings("ENV057", changed(laptop(), gpus__1__kernel_driver=None))
 
 
 @pytest.mark.parametrize(("code", "machine"), each(SILENT))

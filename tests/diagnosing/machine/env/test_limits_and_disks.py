@@ -5,7 +5,7 @@ from __future__ import annotations
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
 from flatout.nouns.gpu import GpuPair
-from flatout.nouns.machine import Container, NetworkPort
+from flatout.nouns.machine import Container
 from machines import broken_shared
 from machines.healthy import (
     GIB,
@@ -257,25 +257,6 @@ def test_silent_with_a_quota_or_half_of_the_cores() -> None:
     assert findings("ENV069", changed(workstation(), cpu__affinity_cores=16)) == ()
 
 
-def test_tmp_without_its_mode() -> None:
-    finding = only("ENV070", changed(workstation(), disks__1__writable=False))
-    assert finding.severity is Severity.ERROR
-    assert "/tmp: not writable" in finding.evidence
-    assert 'export TMPDIR="$HOME/tmp"' in commands(finding)
-    assert "sudo chmod 1777 /tmp" in commands(finding)
-
-
-def test_a_folder_of_tmpdir() -> None:
-    facts = {"disks__1__path": "/scratch/x", "environment": {"TMPDIR": "/scratch/x"}}
-    finding = only("ENV070", changed(workstation(), disks__1__writable=False, **facts))
-    assert "TMPDIR is /scratch/x" in finding.evidence
-    assert "chmod" not in commands(finding)
-
-
-def test_silent_for_other_folders() -> None:
-    assert findings("ENV070", changed(workstation(), disks__0__writable=False)) == ()
-
-
 def test_two_cards_without_nvlink() -> None:
     finding = only("ENV071", changed(workstation(), **PAIR))
     assert finding.severity is Severity.WARNING
@@ -302,28 +283,6 @@ def test_silent_in_a_virtual_machine_or_container() -> None:
     assert findings("ENV071", changed(workstation(), **inside)) == ()
     boxed = {**PAIR, "container": Container(kind="docker")}
     assert findings("ENV071", changed(workstation(), **boxed)) == ()
-
-
-def test_with_the_proprietary_module_it_is_a_warning() -> None:
-    facts = {"kernel__modules": LOADED, "drivers__0__open_kernel_module": False}
-    finding = only("ENV072", changed(h100(), **facts))
-    assert finding.severity is Severity.WARNING
-    assert "loaded: nvidia, nvidia_uvm, mlx5_core; NVIDIA's proprietary" in finding.evidence
-    assert "sudo modprobe nvidia_peermem" in commands(finding)
-
-
-def test_with_the_open_module_dma_buf_can_do_it() -> None:
-    finding = only("ENV072", changed(h100(), kernel__modules=LOADED))
-    assert finding.severity is Severity.NOTE
-    assert "dma-buf" in finding.cure.text
-
-
-def test_silent_with_either_module_no_port_or_a_consumer_card() -> None:
-    assert findings("ENV072", changed(h100(), kernel__modules=(*LOADED, "nv_peer_mem"))) == ()
-    without = {"kernel__modules": LOADED, "network_ports": ()}
-    assert findings("ENV072", changed(h100(), **without)) == ()
-    port = (NetworkPort("mlx5_0/1", "active", 100.0, "infiniband"),)
-    assert findings("ENV072", changed(workstation(), network_ports=port)) == ()
 
 
 def test_one_of_eight_is_down() -> None:

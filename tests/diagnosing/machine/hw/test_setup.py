@@ -250,19 +250,6 @@ def test_silent_for_geforce_a_screen_or_another_model() -> None:
     assert findings("HW021", changed(windows(), **CARD, gpus__0__driver_model="TCC")) == ()
 
 
-def test_a_server_without_correction() -> None:
-    finding = only("HW022", changed(a100(), gpus__1__ecc=False))
-    assert finding.severity is Severity.NOTE
-    assert "A100-SXM4-80GB (GPU 1): ECC off" in finding.evidence
-    assert finding.cure.commands == ("sudo nvidia-smi -i 1 -e 1", "sudo reboot")
-
-
-def test_silent_for_cards_that_ship_without() -> None:
-    assert findings("HW022", changed(workstation(), gpus__0__ecc=False)) == ()
-    card = {"gpus__0__ecc": False, "gpus__0__name": "NVIDIA RTX A6000"}
-    assert findings("HW022", changed(workstation(), **card)) == ()
-
-
 def test_a_busy_gpu_and_idle_ones() -> None:
     run = (GpuProcess(4711, "python", 30 * GIB),)
     facts = {"gpus__2__utilization": 0.98, "gpus__2__processes": run, "gpus__2__power_w": 390.0}

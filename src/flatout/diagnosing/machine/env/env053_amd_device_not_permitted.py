@@ -29,7 +29,7 @@ from flatout.installing import system_packages, target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import DeviceFile, Machine
 
-CHECK = Check(code="ENV053", severity=Severity.ERROR, since="0.2.0", hides=("ENV055",))
+CHECK = Check(code="ENV053", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:

@@ -27,7 +27,7 @@ from flatout.installing import driver, system_packages, target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
-CHECK = Check(code="ENV054", severity=Severity.ERROR, since="0.2.0", hides=("ENV055",))
+CHECK = Check(code="ENV054", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:

@@ -42,11 +42,6 @@ def variable(machine: Machine, name: str) -> str | None:
     return (machine.environment or {}).get(name)
 
 
-def switched_on(value: str | None) -> bool:
-    """Whether a variable's value means yes."""
-    return value is not None and value.strip().lower() in {"1", "true", "yes", "on", "y"}
-
-
 def package(machine: Machine, *names: str) -> Package | None:
     """The first installed package with one of these names, or None if none is known."""
     python = machine.interpreter

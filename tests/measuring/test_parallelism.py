@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from flatout_agent import parallelism
-from flatout_agent.parallelism import Devices, Strategy
-from flatout_agent.wire.memory import MemoryAtRows, MemorySeen
+from flatout.measuring import parallelism
+from flatout.measuring.parallelism import Devices, Strategy
+from flatout_agent.wire import MemoryAtRows, MemorySeen
 
 MIB = 2**20
 

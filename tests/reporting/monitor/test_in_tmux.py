@@ -1,4 +1,4 @@
-"""The application on a real terminal, which is tmux: sizes, colours, keys, mouse, its end."""
+"""The screen on a real terminal, which is tmux: sizes, a job, its end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("textual")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
 ]
 
-TESTS = Path(__file__).parents[3]
+TESTS = Path(__file__).parents[2]
 LIMIT_S = 120.0
 PROGRAM = """
-import sys, time
+import time
 from reporting.monitor import frames
-if sys.argv[1] == "rich":
-    from flatout.reporting.monitor.live_screen import show
-else:
-    from flatout.reporting.monitor.app.monitor_app import show
+from flatout.reporting.monitor.live_screen import show
 
 def source():
     while True:
@@ -77,11 +73,6 @@ class Tmux:
     def press(self, *keys: str) -> None:
         self("send-keys", *keys)
 
-    def click(self, column: int, row: int) -> None:
-        """With the left button; both from 0."""
-        for end in "Mm":
-            self("send-keys", "-l", f"\x1b[<0;{column + 1};{row + 1}{end}")
-
     def lines(self, *words: str) -> list[str]:
         return self("capture-pane", "-p", *words).splitlines()
 
@@ -102,10 +93,9 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("screen", ["textual", "rich"])
 @pytest.mark.parametrize("size", ["80x24", "120x40", "200x50"])
-def test_all_is_there_at_any_size(tmux: Tmux, size: str, screen: str) -> None:
-    tmux.start(sys.executable, "-c", PROGRAM, screen, size=size)
+def test_all_is_there_at_any_size(tmux: Tmux, size: str) -> None:
+    tmux.start(sys.executable, "-c", PROGRAM, size=size)
     patterns = ["5 jobs, 2 alerts", "HANG001", "WAIT001", "[Ss]ort", "(?s)" + ".*61G/80G" * 8]
     for number in (3, 4) if size == "80x24" else range(5):
         patterns.append(rf"train.py --epochs {number} .* 1234/20000 .* 201 ms .* 41% .* 2\.317")
@@ -114,29 +104,6 @@ def test_all_is_there_at_any_size(tmux: Tmux, size: str, screen: str) -> None:
     # A screen is drawn part by part, and may be looked at in between.
     text = tmux.until(lambda text: all(re.search(pattern, text) for pattern in patterns))
     assert text.count("61G/80G") == 8
-
-
-@pytest.mark.thorough
-def test_keys_and_the_end(tmux: Tmux) -> None:
-    tmux.start(sys.executable, "-c", PROGRAM, "textual", size="80x24")
-    tmux.until(lambda text: "HANG001" in text)
-    tmux.press("Enter")
-    tmux.until(lambda text: "Stacks" in text and "process 11" in text)
-    tmux("resize-window", "-x", "120", "-y", "40")
-    text = tmux.until(lambda text: max(map(len, text.splitlines())) > 80)
-    assert "Sort" not in text  # the keys of the list mean nothing here
-    tmux.press("Escape")
-    tmux.until(lambda text: "5 jobs" in text)
-    tmux.press("/")
-    tmux.until(lambda text: "program, user" in text)
-    tmux.press(*"exit")
-    tmux.until(lambda text: "only 'exit'" in text)
-    tmux.press("Escape")
-    tmux.until(lambda text: "only 'exit'" not in text)  # else it is Alt and the next key
-    tmux.press("a")
-    tmux.until(lambda text: text.count("flatout explain") == 2 and "5 jobs" not in text)
-    tmux.press("Escape")
-    tmux.until(lambda text: "5 jobs" in text)
     tmux.press("q")
     text = tmux.until(lambda text: "it has ended" in text)
     assert "flatout monitor" not in text  # the terminal is as it was
@@ -154,9 +121,6 @@ def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
         try:
             tmux.start(*flatout, "monitor", size="120x40")
             tmux.until(lambda text: "flatout monitor  " in text)
-            tmux.press("/")
-            tmux.until(lambda text: "program, user" in text)
-            tmux.press(*"in-tmux", "Enter")  # other jobs may run, or have ended just now
             tmux.until(lambda text: re.search("in-tmux +training", text) and "NAN001" in text)
             job.terminate()
             tmux.until(lambda text: re.search("in-tmux +exit 143", text))

@@ -1,7 +1,6 @@
 """The ways to divide a training job over devices, and the memory that each device then needs.
 
-Arithmetic on one measured step, the same for `flatout memory` and `flatout.parallelize`: standard
-library only. Sizes are in bytes; rows are samples of one device's batch.
+Arithmetic on one measured step. Sizes are in bytes; rows are samples of one device's batch.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flatout_agent.wire.memory import MemoryAtRows as MemoryAtRows
-from flatout_agent.wire.memory import MemorySeen as MemorySeen
+from flatout_agent.wire import MemoryAtRows, MemorySeen
 
 MARGIN = 0.1
 """Share of the peak for kernels' workspaces, fragmentation and memory outside tensors ..."""

@@ -1,1 +1,0 @@
-"""The history of a finished run, drawn from its frames: a page and a few lines."""

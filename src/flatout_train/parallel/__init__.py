@@ -1,1 +1,0 @@
-"""Training one model on several devices: which strategy fits into their memory, and applying it."""
