@@ -119,11 +119,15 @@ def environment(facts: JobFacts, params: Params) -> dict[str, str]:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Configure glibc's malloc, or check that what the environment asked for is in effect."""
+    """Configure glibc's malloc, or check that what the environment asked for is in effect.
+
+    CUDA is not initialized: the script may still choose its devices, and fork.
+    """
     import torch
 
     conf = next((os.environ[name] for name in CONF_NAMES if name in os.environ), "")
-    if EXPAND in conf.replace(" ", "") and torch.cuda.is_available():
+    # `is_available` would initialize the driver; this asks NVML first.
+    if EXPAND in conf.replace(" ", "") and torch.cuda.device_count() > 0:
         return Applied(lambda: None, _segments_expand)
     malloc = _malloc(params)
     if malloc in LIBRARIES:

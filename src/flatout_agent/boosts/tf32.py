@@ -4,7 +4,7 @@
 
 `torch.set_float32_matmul_precision("high")`: float32 matrix multiplications on the GPU round their
 factors to TensorFloat-32 (10 bits of mantissa, the range of float32). cuDNN does so for
-convolutions by default; a script that turned that off is left alone.
+convolutions by default.
 
 ## Why it is faster
 
@@ -14,6 +14,7 @@ Tensor Cores multiply TF32 at up to eight times the rate of the float32 units.
 
 - There is no NVIDIA GPU of compute capability 8.0 or newer.
 - The script sets the matmul precision itself: the script's setting wins.
+- The script turned TF32 off for convolutions (`torch.backends.cudnn.allow_tf32 = False`).
 - All products run in half precision already.
 
 ## What it may change
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
 from flatout_agent.speedups.float_math import allow_tf32
+from flatout_agent.speedups.precision import convolution_precision
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -75,6 +77,8 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         raise Declined(f"the matmul precision is set already ({before})")
+    if convolution_precision() != "tf32":  # of products, "off" looks like the default
+        raise Declined("the script turned TF32 off")
     undo = allow_tf32()
     return Applied(undo, lambda: _engaged(job))
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils import checkpoint
 
 from flatout_agent.attach.chain import is_compiled, is_recorded
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.boosts import fp16_autocast
 from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests, own_hooks
@@ -382,6 +384,7 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
             stack.enter_context(torch.enable_grad())
             without_dropout = stack.enter_context(WithoutDropout()) if still else None
             shown = stack.enter_context(own_hooks.watch(model, called=False))
+            stack.callback(replaced(checkpoint, "CheckpointFunction", _NotReentrant))
             _as_then(recorded, stack)
             no_sync: Any = getattr(model, "no_sync", None)
             if no_sync is not None:  # DistributedDataParallel: no other rank takes part
@@ -392,6 +395,22 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
             return made
     finally:
         restore()
+
+
+class _NotReentrant:
+    """torch's reentrant checkpoint, computed by its other kind.
+
+    The reentrant kind allows `backward` alone, which would add to `.grad`.
+    """
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        if not any(nests.is_tensor(arg) and arg.requires_grad for arg in args):
+            with torch.no_grad():  # gradients of its weights are lost, as in the reentrant kind
+                return function(*args)
+        return checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve
+        )
 
 
 def _as_then(recorded: RecordedCall, stack: ExitStack) -> None:

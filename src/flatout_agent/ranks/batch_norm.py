@@ -36,7 +36,7 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
             with torch.no_grad():
                 # Through .data, as torch's own kernel: graphs of earlier calls hold the buffers.
                 running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
-                unbiased = variance * (count / max(count - 1.0, 1.0))
+                unbiased = variance * (count / (count - 1.0).clamp(min=1.0))
                 running_var.data.lerp_(unbiased.to(running_var.dtype), momentum)
         normalised: torch.Tensor = _Normalised.apply(
             input, weight, bias, mean, variance, count, eps, group
@@ -46,21 +46,23 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
     return replaced(torch.nn.functional, "batch_norm", batch_norm)
 
 
-def _statistics(batch: torch.Tensor, group: RankGroup) -> tuple[torch.Tensor, torch.Tensor, float]:
+def _statistics(batch: torch.Tensor, group: RankGroup) -> list[torch.Tensor]:
     """Mean and biased variance of each channel over all ranks' rows, and the number of values per
-    channel.
+    channel. That is a tensor too: to read it would wait for the device in each layer.
     """
     with torch.no_grad():
         mean, variance = _of_own_rows(batch.detach())
         channels = mean.numel()
-        sent = torch.cat([mean, variance, mean.new_tensor([float(batch.numel() // channels)])])
+        own = mean.new_full((1,), batch.numel() // channels)
+        sent = torch.cat([mean, variance, own])
         moments = group.joined(sent[None], 0, [1] * group.size)
         means, variances = moments[:, :channels], moments[:, channels:-1]
-        shares = moments[:, -1:] / moments[:, -1].sum()
+        count = moments[:, -1].sum()
+        shares = moments[:, -1:] / count
         whole = (shares * means).sum(0)
         # Chan's formula uses only squares of differences, so nothing cancels.
         spread = (shares * (variances + (means - whole).square())).sum(0)
-        return whole, spread, float(moments[:, -1].sum())
+        return [whole, spread, count]
 
 
 def _of_own_rows(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,7 +87,7 @@ class _Normalised(torch.autograd.Function):
         bias: torch.Tensor | None,
         mean: torch.Tensor,
         variance: torch.Tensor,
-        count: float,
+        count: torch.Tensor,
         eps: float,
         group: RankGroup,
     ) -> torch.Tensor:

@@ -32,10 +32,11 @@ class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        name = func._schema.name.removeprefix("aten::")
+        drawing = torch.Tag.nondeterministic_seeded in func.tags
+        if not drawing or (name in RECURRENT and not _drops(func, args, kwargs)):
             return func(*args, **kwargs)
         self.random = True
-        name = func._schema.name.removeprefix("aten::")
         if name.startswith("_scaled_dot_product"):
             kwargs = {key: value for key, value in kwargs.items() if key != "dropout_p"}
             position = [argument.name for argument in func._schema.arguments].index("dropout_p")
@@ -45,6 +46,13 @@ class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if constant is None:
             raise LoudOperator(name)
         return constant(func, args, kwargs)
+
+
+def _drops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a recurrent layer's call applies dropout."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return bool(given["train"]) and given["dropout"] != 0.0
 
 
 def _native_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -112,6 +120,9 @@ def _likeliest(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0].topk(args[1], dim=-1).indices
 
 
+RECURRENT = ("_cudnn_rnn", "miopen_rnn")
+"""LSTM, GRU and RNN on a GPU. Their tag holds for dropout alone, and that is drawn from a state of
+the library's own, which no generator reaches."""
 CONSTANTS = {
     "native_dropout": _native_dropout,
     "bernoulli_": _bernoulli_,

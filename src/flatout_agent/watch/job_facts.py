@@ -9,6 +9,7 @@ import shutil
 import statistics
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,9 @@ from flatout_agent.speedups.workers.main_guard import main_guard
 from flatout_agent.watch.unscaled import UnscaledLosses
 
 MAX_SHAPES = 16
+USUAL = 0.9
+"""A shape with this share of the calls is told as the only one: the last batch of an epoch is often
+smaller, and that should not rule out what is made for one shape."""
 PADDING_LOOKS = 4
 """Batches whose padding is looked at: on an accelerator each look waits for it."""
 
@@ -38,7 +42,11 @@ class JobNotes:
         self.models: list[wire.ModelFacts] = []
         self.frozen: list[wire.ModelFacts] = []
         self.optimizers: list[wire.OptimizerFacts] = []
-        self.shapes: dict[int, dict[str, None]] = {}
+        self.shapes: dict[int, Counter[str]] = {}
+        """Calls of each root model by the shape of their input, of the first `MAX_SHAPES` shapes.
+        """
+        self.calls: Counter[int] = Counter()
+        """All calls of each root model."""
         self.padded: dict[int, list[float]] = {}
         self.random_forward: set[int] = set()
         self.device: torch.device | None = None
@@ -101,9 +109,15 @@ class JobNotes:
 
     def inputs(self, model: int, shape: tuple[int, ...]) -> None:
         """Record the shape of the first tensor given to root model number `model`."""
-        shapes = self.shapes.setdefault(model, {})
-        if len(shapes) < MAX_SHAPES:
-            shapes["x".join(map(str, shape))] = None
+        shapes, name = self.shapes.setdefault(model, Counter()), "x".join(map(str, shape))
+        self.calls[model] += 1
+        if name in shapes or len(shapes) < MAX_SHAPES:
+            shapes[name] += 1
+
+    def _input_shapes(self, model: int) -> tuple[str, ...]:
+        shapes = self.shapes.get(model, Counter())
+        usual = [name for name, calls in shapes.items() if calls >= USUAL * self.calls[model]]
+        return tuple(usual or shapes)
 
     def padding(self, model: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record how much of the first inputs of root model number `model` is padding."""
@@ -126,7 +140,7 @@ class JobNotes:
         models = tuple(
             dataclasses.replace(
                 model,
-                input_shapes=tuple(self.shapes.get(index, ())),
+                input_shapes=self._input_shapes(index),
                 random_forward=index in self.random_forward,
                 padded=statistics.fmean(self.padded.get(index) or [0.0]),
             )

@@ -181,7 +181,8 @@ class ModelFacts:
     random_forward: bool = False
     """The forward pass draws random numbers (dropout)."""
     input_shapes: tuple[str, ...] = ()
-    """Distinct shapes of the first tensor input seen in the first steps, as "32x3x224x224"."""
+    """Distinct shapes of the first tensor input seen in the first steps, as "32x3x224x224". One
+    alone if nearly all calls have it."""
     has_hooks: bool = False
     wrapped: str | None = None
     """DistributedDataParallel, FullyShardedDataParallel, DataParallel or None."""

@@ -195,6 +195,23 @@ def test_missing_libraries_are_declined(monkeypatch: pytest.MonkeyPatch) -> None
     assert reason == "tcmalloc is not installed on this machine"
 
 
+def test_the_driver_is_not_initialized_before_the_script_chooses_its_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver reads CUDA_VISIBLE_DEVICES once, when it is first asked for its devices."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        torch._C, "_cuda_getDeviceCount", lambda: asked.append("driver") or 1, raising=False
+    )
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 1)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", boost.EXPAND)
+    applied = boost.apply(Job(), torch, KEEP)
+    assert applied.engaged() == (False, "the program did not use CUDA")
+    assert asked == []
+
+
 @pytest.mark.gpu
 def test_segments_expand_on_a_gpu() -> None:
     script = (

@@ -68,6 +68,15 @@ def test_declined_without_cuda_or_when_set_already(applied, monkeypatch):
         tf32.apply(Job(), torch, {})
 
 
+def test_a_script_that_turned_tf32_off_keeps_float32(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    before = settings()
+    with pytest.raises(Declined, match="turned TF32 off"):
+        tf32.apply(Job(), torch, {})
+    assert settings() == before
+
+
 @pytest.mark.gpu
 def test_products_are_rounded_on_the_gpu():
     x = torch.randn(512, 512, device="cuda")

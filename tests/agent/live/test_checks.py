@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import forked
 from agent_paths import INJECT
@@ -379,19 +380,27 @@ def test_rounding_is_refused_where_third_derivatives_may_be_used(program, order,
     assert together.reason == f"{checks.NOT_COMPARED}the loss may use third derivatives"
 
 
-@pytest.mark.filterwarnings("ignore:.*use_reentrant")
-def test_a_backward_pass_within_a_backward_pass_is_waited_out(program, monkeypatch):
-    from torch.utils.checkpoint import checkpoint
+class Recomputing(nn.Module):
+    """Has a reentrant checkpoint, as transformers 4 makes them."""
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.body = nn.Linear(20, 32), nn.Linear(32, 10)
+    def __init__(self, inputs_need_gradients: bool = True) -> None:
+        super().__init__()
+        self.needs = inputs_need_gradients
+        self.first, self.body, self.last = nn.Linear(20, 32), nn.Linear(32, 32), nn.Linear(32, 10)
 
-        def forward(self, x: Any) -> Any:
-            return checkpoint(self.body, self.first(x), use_reentrant=True)
+    def forward(self, x: Any) -> Any:
+        hidden = self.first(x) if self.needs else self.first(x).detach()
+        return self.last(checkpoint(self.body, hidden, use_reentrant=True))
 
-    run = program(Model(), right=planted(times(1.0)))
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("inputs_need_gradients", [True, False])
+def test_a_backward_pass_within_a_backward_pass(program, monkeypatch, inputs_need_gradients):
+    run = program(
+        Recomputing(inputs_need_gradients),
+        right=planted(times(1.0), Risk.ROUNDING),
+        wrong=planted(times(1.02), Risk.ROUNDING),
+    )
     original = torch.autograd.backward
 
     def backward(*args: Any, **kwargs: Any) -> None:
@@ -399,7 +408,11 @@ def test_a_backward_pass_within_a_backward_pass_is_waited_out(program, monkeypat
         run.checks.backward_ended()
 
     monkeypatch.setattr(torch.autograd, "backward", backward)
-    assert run.check("right").passed, "not compared, and exact"
+    right, wrong = run.check("right"), run.check("wrong")
+    assert right.passed
+    assert right.error is not None, "its gradients were compared"
+    assert not wrong.passed
+    assert wrong.error == pytest.approx(0.02, rel=0.5)
     assert run.booster.recorder._faults == set()
 
 
