@@ -12,10 +12,10 @@ back.
 The recorded forward and backward pass share one memory and write to the same places each time:
 gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
 until it calls `zero_grad()` after the model) are copied elsewhere before that. Calls that do not
-match the recording run as written: other shapes, evaluation, and a second call before the backward
-pass of the first. If weights move, a number or tensor on the model is replaced (a dropout rate, a
-mask), or torch's settings change which kernels run (TF32, determinism, those of attention), the
-call is recorded again.
+match the recording run as written: other shapes, evaluation, a second call before the backward pass
+of the first, and calls while the program holds earlier gradients that have left `.grad`. If weights
+move, a number or tensor on the model is replaced (a dropout rate, a mask), or torch's settings
+change which kernels run (TF32, determinism, those of attention), the call is recorded again.
 
 ## Why it is faster
 
@@ -26,6 +26,7 @@ Python takes longer than running it. A graph launches all of them at once.
 
 - The model does not run on an NVIDIA or AMD GPU.
 - Shapes change, or a call is made before the backward pass of the previous one.
+- The program holds the gradients of an early step for good, without copying them.
 - The model is wrapped for several GPUs, has hooks, sparse inputs or sparse gradients, looks at
   values (`.item()`), writes to its inputs, recomputes activations (`torch.utils.checkpoint`) or
   packs them (`saved_tensors_hooks`), or uses a weight that belongs to no module of its own.

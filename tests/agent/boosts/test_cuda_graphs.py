@@ -135,6 +135,77 @@ def later(model, x):
     loss.backward()
 
 
+HELD = {
+    "the gradient": lambda gradient: gradient,
+    "a view of it": lambda gradient: gradient.detach().view(-1)[1:],
+}
+
+
+@pytest.mark.parametrize("take", HELD.values(), ids=HELD)
+def test_gradients_that_are_held_after_zero_grad_are_not_overwritten(calls, take):
+    model = calls.model
+
+    def one_step():
+        model.zero_grad()
+        model(torch.randn(4, 8))["out"].square().mean().backward()
+        return take(model.layer.weight.grad)
+
+    for _ in range(4):
+        one_step()
+    before_any = calls.replayed
+    held = one_step()
+    assert calls.replayed == before_any + 1
+    values = held.clone()
+    for _ in range(3):
+        one_step()
+        assert torch.equal(held, values)
+    assert calls.why_eager == graphed_calls.KEPT
+    assert (calls.replayed, calls.eager) == (before_any + 1, 3)
+    held = None
+    one_step()
+    assert calls.replayed == before_any + 2, "it is replayed again once nothing is held"
+
+
+def test_a_program_that_always_holds_the_last_gradients_gets_copies(calls):
+    """A variable of a loop over the gradients does so, too."""
+    model, held, values = calls.model, None, None
+    for _ in range(9):
+        model.zero_grad()
+        model(torch.randn(4, 8))["out"].square().mean().backward()
+        assert held is None or torch.equal(held, values)
+        held = model.layer.weight.grad
+        values = held.clone()
+    assert (calls.replayed, calls.eager) == (6, 1)
+    assert calls.engaged() == (True, "recorded; 1 calls ran as written")
+
+
+def test_the_first_replayed_gradient_may_be_held_as_well(calls):
+    model, grads = calls.model, []
+    for _ in range(6):
+        model.zero_grad()
+        model(torch.randn(4, 8))["out"].square().mean().backward()
+        grads.append((model.layer.weight.grad, model.layer.weight.grad.clone()))
+    assert all(torch.equal(held, values) for held, values in grads)
+    assert (calls.replayed, calls.eager) == (1, 3)
+    assert calls.engaged() == (False, f"3 of 4 calls: {graphed_calls.KEPT}")
+
+
+@pytest.mark.gpu
+def test_gradients_that_are_held_are_not_overwritten_on_the_gpu():
+    model = Deep().cuda()
+    applied = cuda_graphs.apply(Job(), model, {})
+    for number in range(12):
+        model.zero_grad()
+        model(torch.randn(4, 8, device="cuda"))["out"].square().mean().backward()
+        if number == 5:
+            held = [p.grad for p in model.parameters()]
+            values = [gradient.clone() for gradient in held]
+        if number == 8:
+            assert all(map(torch.equal, held, values))
+            del held
+    assert applied.engaged() == (True, "recorded; 3 calls ran as written")
+
+
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_kept_gradients_are_never_overwritten(calls, idiom):
     plain = copy.deepcopy(calls.model)
@@ -261,6 +332,7 @@ def now_and_then_twice(model, applied, autocast):
             found.append([leaf.grad, draw, *(p.grad for p in net.parameters()), *net.buffers()])
         for mine, theirs in zip(*found, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+        del found, mine, theirs  # they hold gradients
     assert applied.engaged() == (True, "recorded")
 
 

@@ -2,7 +2,8 @@
 
 A recording's forward and backward pass share their own memory, and each replay overwrites all of
 it. The forward pass overwrites what the previous backward pass left there, including gradients.
-Tensors that the program still holds are copied elsewhere first.
+Those in `.grad` are copied elsewhere first. While the program holds others, calls run as written,
+and later it gets copies of the like.
 
 There is one `GraphedCalls` per model. It acts only between `begin` and `rest`. Its recording
 outlasts the rest, until `forget` is called or the model is freed.
@@ -10,6 +11,7 @@ outlasts the rest, until `forget` is called or the model is freed.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,14 @@ from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied
 from flatout_agent.speedups import forward_state, nests, stand_in
 from flatout_agent.speedups.graphs import recordings
-from flatout_agent.speedups.graphs.recordings import Capture, Graphed, Key, NotRecordable, Recording
+from flatout_agent.speedups.graphs.recordings import (
+    Capture,
+    GradientPlace,
+    Graphed,
+    Key,
+    NotRecordable,
+    Recording,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +47,7 @@ KINDS = 1000
 call."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGED = "weights or attributes of the model, or torch's settings, were changed"
+KEPT = "the program keeps gradients of earlier steps"
 SECOND_PASS = "the loss goes back through a call more than once"
 
 Entry = tuple[dict[str, Any], str, Any]
@@ -317,8 +327,9 @@ class GraphedCalls:
             self._give_way()
         if is_due and self.recording is None and not self.given_up:
             self._record(call, leaves, spec, key)
-        if self.recording is not None and self.recording.key == key and not self._busy():
-            return self.recording
+        recording = self.recording
+        if recording is not None and recording.key == key and not self._busy(recording):
+            return recording
         if len(self.call_counts) >= KINDS:
             self.call_counts = {}
         self.call_counts[key] = self.call_counts.get(key, 0) + 1
@@ -361,13 +372,17 @@ class GraphedCalls:
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
         return Key(inputs, str(spec), autocast, recordings.settings())
 
-    def _busy(self) -> bool:
+    def _busy(self, recording: Recording) -> bool:
         """A replay now would overwrite what a backward pass, or the script, still needs."""
         waiting = self._pending() if self._pending is not None else None
         if waiting is not None and not waiting.over:
             self.why_eager = "the model was called again before its backward pass"
             return True
-        return False
+        self._keep_gradients(recording)
+        held = [place for place in recording.places.values() if place.is_held()]
+        for place in held:
+            place.was_held, self.why_eager = True, KEPT
+        return bool(held)
 
     def _start_over(self, version: int) -> None:
         """The model has changed: a recording would use its former settings and weights."""
@@ -430,7 +445,6 @@ class GraphedCalls:
     def _replay(self, recording: Recording, tensors: list[torch.Tensor], again: SecondPass) -> Any:
         import torch
 
-        self._keep_gradients(recording)
         flat = recording.graphed(*tensors, again=again)
         token = PendingBackward()
         node = next((item.grad_fn for item in flat if item.grad_fn is not None), None)
@@ -458,19 +472,22 @@ class GraphedCalls:
     def _backward_ends(
         self, recording: Recording, token: PendingBackward, inputs: int, gradients: Any, _: Any
     ) -> Any:
-        """After the recorded backward pass, only gradients that go to `.grad` stay in place.
+        """After the recorded backward pass, only gradients that go to `.grad`, and were never kept
+        beyond that, stay in place.
 
         Gradients given to an input, or to torch.autograd.grad(), cannot be tracked from here on.
         """
         token.over = True
         if not recording.places:
-            places = [self._place(gradient) for gradient in gradients if gradient is not None]
-            recording.places = {place for place in places if place is not None}
+            dense = [g for g in gradients if g is not None and self._place(g) is not None]
+            recording.places = {g.data_ptr(): GradientPlace(g) for g in dense}
         copied = inputs if self._go_to_grad() else len(gradients)
-        if all(gradient is None for gradient in gradients[:copied]):
-            return None
-        copies = [g if g is None else g.clone() for g in gradients[:copied]]
-        return (*copies, *gradients[copied:])
+        kept = {address for address, place in recording.places.items() if place.was_held}
+        given = tuple(
+            g.clone() if g is not None and (n < copied or self._place(g) in kept) else g
+            for n, g in enumerate(gradients)
+        )
+        return None if all(map(operator.is_, given, gradients)) else given
 
     def _place(self, tensor: torch.Tensor) -> int | None:
         """Its address, or None if it is sparse and has none."""

@@ -68,6 +68,26 @@ def settings() -> tuple[Any, ...]:
     )
 
 
+class GradientPlace:
+    """Memory of a recording in which it leaves a gradient."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        """gradient: what is about to go to the program, and as yet to nobody else."""
+        self._storage = gradient.untyped_storage()
+        self._own = self._tensors() - 1
+        self.was_held = False
+        """The program has kept such a gradient, so it gets copies."""
+
+    def _tensors(self) -> int:
+        import torch
+
+        return int(torch._C._storage_Use_Count(self._storage._cdata))
+
+    def is_held(self) -> bool:
+        """Whether a tensor of the program is still in this memory."""
+        return self._tensors() > self._own
+
+
 @dataclass(eq=False)
 class Recording:
     """A recorded call, forward and backward pass."""
@@ -80,8 +100,8 @@ class Recording:
     """Bytes of its own device memory."""
     state: list[torch.Tensor]
     """Tensors on the model that its forward pass writes to, and may read."""
-    places: set[int] = field(default_factory=set)
-    """Addresses at which its backward pass leaves the gradients."""
+    places: dict[int, GradientPlace] = field(default_factory=dict)
+    """Addresses at which its backward pass leaves the gradients, and the memory there."""
 
 
 def record(
