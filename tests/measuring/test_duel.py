@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Container, Iterator
@@ -108,10 +109,9 @@ def test_windows_in_turn(fought: Fought) -> None:
     assert 12 <= len(turns) <= 14 and min(turns[-10:]) >= 3, order
 
 
-@pytest.mark.thorough
-def player(step_s: float, **late_s: float) -> duel._Player:
+def player(step_s: float, lags: bool = False, **late_s: float) -> duel._Player:
     """A program of ten warm-up steps and three windows of ten steps; late: the seconds of steps."""
-    made = duel._Player(cast(TrialProcess, None))
+    made = duel._Player(cast(TrialProcess, None), lags)
     for index in range(40):
         phase: wire.Phase = "warmup" if index < 10 else "window"
         wall_s = late_s.get(f"step_{index}", step_s)
@@ -132,6 +132,40 @@ def test_a_step_that_is_late_in_both_programs_is_left_out_of_their_windows(
     often = {f"step_{index}": 2.0 for index in range(0, 40, 5)}  # every fifth step trains more
     before, after = duel._sides([player(0.2, **often), player(0.1, **often)], 3)
     assert before.windows_ms == pytest.approx(3 * (560,))
+
+
+def test_where_a_device_lags_behind_the_step_that_waits_for_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The host queues ten steps in 5 ms each, and waits for their work at the window's end."""
+    monkeypatch.setattr(duel, "LATE", 3.0)
+    waiting = {"step_19": 0.3, "step_29": 0.3, "step_39": 0.3}
+    before, after = duel._sides([player(0.005, True, **waiting), player(0.005, True, **waiting)], 3)
+    assert before.windows_ms == after.windows_ms == pytest.approx(3 * (34.5,))
+
+
+@pytest.mark.parametrize(("device", "lags"), [(None, False), ("cpu", False), ("cuda", True)])
+def test_a_duel_knows_whether_its_device_lags_behind(
+    device: str | None, lags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bool] = []
+
+    class StartedError(Exception):
+        """Both programs are there."""
+
+    class Player:
+        def __init__(self, program: object, lags: bool) -> None:
+            made.append(lags)
+
+        def reach(self, *_: object) -> None:
+            raise StartedError
+
+    monkeypatch.setattr(duel, "_Player", Player)
+    monkeypatch.setattr(Bench, "program", lambda *_, **named: contextlib.nullcontext())
+    facts = None if device is None else wire.JobFacts("2.13.0", "3.11", "linux", device)
+    with pytest.raises(StartedError):
+        duel.fight(bench(tmp_path, ""), PLAN, facts, 3, LIMIT_S)
+    assert made == [lags, lags]
 
 
 def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path) -> None:

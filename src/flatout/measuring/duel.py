@@ -35,7 +35,8 @@ MOST_DISTURBED = 5
 """After so many disturbed pairs, another would be disturbed too."""
 LATE, LATE_SHARE = 3.0, 0.1
 """A step that takes this many times the usual in both programs holds something else, such as an
-evaluation of parts of the model, if at most this share of the steps does."""
+evaluation of parts of the model, if at most this share of the steps does. Not where a device lags
+behind the host: there a step takes long in which the host waits for the work of those before."""
 PairDone = Callable[[int, float | None], None]
 Unclear = Callable[[tuple[float, ...]], bool]
 
@@ -67,8 +68,9 @@ class Side:
 class _Player:
     """A started program, held at its gates."""
 
-    def __init__(self, program: TrialProcess) -> None:
-        self.program = program
+    def __init__(self, program: TrialProcess, lags: bool = False) -> None:
+        """lags: its device lags behind the host, so no step's own time says what it holds."""
+        self.program, self._lags = program, lags
         self.processes = Processes()
         self.disturbed: list[bool] = []
         """Whether other programs took cores from it, in each window so far."""
@@ -148,7 +150,7 @@ class _Player:
 
     def late_steps(self) -> set[int]:
         """The indices of rare steps that take far longer than the others."""
-        if not self.steps:
+        if self._lags or not self.steps:
             return set()
         usual_s = statistics.median(step.train_s for step in self.steps)
         late = {step.index for step in self.steps if step.train_s > LATE * usual_s}
@@ -198,12 +200,13 @@ def fight(
     deadline = time.monotonic() + limit_s
     most = max(pairs, most or pairs)
     ratios: list[float] = []
+    lags = facts is not None and facts.device != "cpu"
     with ExitStack() as stack:
         players: list[_Player] = []
         for side, plan in (("without", against), ("with", boosts)):
             folder, warm_s = f"{name}-{side}", WARM_S
             program = bench.program(folder, plan, facts, None, gates=most, warmup_max_s=warm_s)
-            players.append(_Player(stack.enter_context(program)))
+            players.append(_Player(stack.enter_context(program), lags))
         for player in players:  # both start at once: most of a start is single-threaded
             player.reach(wire.FIRST_GATE, False, deadline)
             player.program.suspend()
