@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import sys
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from flatout.measuring import duel
-from flatout.measuring.duel import DuelFailedError, Side
+from flatout.measuring.duel import DuelFailedError, EndedEarlyError, Side
 from flatout.measuring.trial import Bench
 from flatout.nouns.plan import PlannedBoost
 from flatout.probing import neighbours
@@ -108,9 +111,9 @@ def test_windows_in_turn(fought: Fought) -> None:
     assert 12 <= len(turns) <= 14 and min(turns[-10:]) >= 3, order
 
 
-def player(step_s: float, **late_s: float) -> duel._Player:
+def player(step_s: float, lags: bool = False, **late_s: float) -> duel._Player:
     """A program of ten warm-up steps and three windows of ten steps; late: the seconds of steps."""
-    made = duel._Player(cast(TrialProcess, None))
+    made = duel._Player(cast(TrialProcess, None), lags)
     for index in range(40):
         phase: wire.Phase = "warmup" if index < 10 else "window"
         wall_s = late_s.get(f"step_{index}", step_s)
@@ -133,6 +136,40 @@ def test_a_step_that_is_late_in_both_programs_is_left_out_of_their_windows(
     assert before.windows_ms == pytest.approx(3 * (560,))
 
 
+def test_where_a_device_lags_behind_the_step_that_waits_for_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The host queues ten steps in 5 ms each, and waits for their work at the window's end."""
+    monkeypatch.setattr(duel, "LATE", 3.0)
+    waiting = {"step_19": 0.3, "step_29": 0.3, "step_39": 0.3}
+    before, after = duel._sides([player(0.005, True, **waiting), player(0.005, True, **waiting)], 3)
+    assert before.windows_ms == after.windows_ms == pytest.approx(3 * (34.5,))
+
+
+@pytest.mark.parametrize(("device", "lags"), [(None, False), ("cpu", False), ("cuda", True)])
+def test_a_duel_knows_whether_its_device_lags_behind(
+    device: str | None, lags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bool] = []
+
+    class StartedError(Exception):
+        """Both programs are there."""
+
+    class Player:
+        def __init__(self, program: object, lags: bool) -> None:
+            made.append(lags)
+
+        def reach(self, *_: object) -> None:
+            raise StartedError
+
+    monkeypatch.setattr(duel, "_Player", Player)
+    monkeypatch.setattr(Bench, "program", lambda *_, **named: contextlib.nullcontext())
+    facts = None if device is None else wire.JobFacts("2.13.0", "3.11", "linux", device)
+    with pytest.raises(StartedError):
+        duel.fight(bench(tmp_path, ""), PLAN, facts, 3, LIMIT_S)
+    assert made == [lags, lags]
+
+
 def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path) -> None:
     text = at_each_step("print('at', time.monotonic(), flush=True); time.sleep(0.02)")
     table = dataclasses.replace(bench(tmp_path, text), crowded=True)
@@ -150,7 +187,7 @@ def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "limit_s", "error"),
     [
-        (f"if {PAUSED} and step == 9: raise KeyError('weights')", LIMIT_S, "KeyError: 'weights'"),
+        (f"if {PAUSED} and step == 2: raise KeyError('weights')", LIMIT_S, "KeyError: 'weights'"),
         pytest.param(
             "if step == 9: break", LIMIT_S, "the program ended early", marks=pytest.mark.thorough
         ),
@@ -165,9 +202,78 @@ def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path)
 def test_a_duel_without_a_result_says_why_and_leaves_nothing(
     tmp_path: Path, line: str, limit_s: float, error: str
 ) -> None:
-    with pytest.raises(DuelFailedError, match=error):
+    with pytest.raises(DuelFailedError, match=error) as failed:
         fight(tmp_path, at_each_step(line), limit_s)
+    assert failed.value.of_plan is ("KeyError" in line)
     assert under_orders(str(tmp_path)) == []
+
+
+NO_ROOM_FOR_TWO = """if step == 0:
+        import fcntl
+        memory = open(__file__)
+        fcntl.flock(memory, fcntl.LOCK_EX | fcntl.LOCK_NB)"""
+"""The second program that takes what stands for the device's memory fails."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of POSIX")
+def test_where_there_is_no_room_for_both_they_run_one_after_the_other(tmp_path: Path) -> None:
+    table = bench(tmp_path, at_each_step(NO_ROOM_FOR_TWO))
+    untouched, plan = duel.fight(table, PLAN, None, 1, LIMIT_S)
+    assert len(untouched.windows_ms) == len(plan.windows_ms) == 1
+    assert plan.process.notes.keys() == {"gc-pause"}
+    folders = sorted(folder.name for folder in (tmp_path / "run").iterdir())
+    alone = ["duel-alone-with-1", "duel-alone-without-1"]
+    assert folders == [*alone, "duel-with", "duel-without"]
+
+
+@pytest.mark.parametrize(
+    ("device", "codes", "pairs", "alone"),
+    [
+        ("cpu", (None, 1), 0, False),  # as written it went as far
+        ("cpu", (None, 1), 3, False),
+        ("cpu", (1, None), 0, True),
+        ("cuda", (None, 1), 0, True),  # there may be no room for both
+        ("cuda", (1, None), 0, True),
+    ],
+)
+def test_a_plan_that_fails_where_the_program_as_written_went_on_is_to_blame(
+    device: str,
+    codes: tuple[int | None, int | None],
+    pairs: int,
+    alone: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """codes: how the program as written and the one with the plan ended, after so many pairs."""
+    left = list(codes)
+
+    class Player(duel._Player):
+        def reach(self, *_: object) -> None:
+            pass
+
+    def windows(players: list[Any], ratios: list[float], *_: object) -> None:
+        ratios += pairs * [1.5]
+        raise EndedEarlyError("it ended", failed=True)
+
+    def one_after_another(*_: object) -> str:
+        return "one after another"
+
+    def program(*_: object, **named: object) -> Any:
+        process = SimpleNamespace(returncode=left.pop(0), suspend=lambda: None)
+        return contextlib.nullcontext(process)
+
+    monkeypatch.setattr(duel, "_Player", Player)
+    monkeypatch.setattr(duel, "_warm_up", lambda *_: None)
+    monkeypatch.setattr(duel, "_windows", windows)
+    monkeypatch.setattr(duel, "_one_after_another", one_after_another)
+    monkeypatch.setattr(Bench, "program", program)
+    facts = wire.JobFacts("2.13.0", "3.11", "linux", device)
+    if alone:
+        assert duel.fight(bench(tmp_path, ""), PLAN, facts, 3, LIMIT_S) == "one after another"
+    else:
+        with pytest.raises(EndedEarlyError) as failed:
+            duel.fight(bench(tmp_path, ""), PLAN, facts, 3, LIMIT_S)
+        assert failed.value.of_plan
 
 
 @pytest.mark.thorough

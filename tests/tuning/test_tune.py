@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flatout.measuring.duel import DuelFailedError, Side
+from flatout.measuring.duel import DuelFailedError, EndedEarlyError, Side
 from flatout.measuring.outcome import Outcome
 from flatout.nouns.observer import Silent
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Measurement
+from flatout.nouns.trial import Measurement, Trial, Verdict
 from flatout.running.one.command import Command
 from flatout.running.one.records import Process
 from flatout.tuning import tune as tuning
@@ -93,7 +93,12 @@ def test_a_rest_that_is_refused_too_leaves_no_plan(
 
 
 @pytest.mark.parametrize(
-    "end", [KeyboardInterrupt(), DuelFailedError("the time limit was reached")]
+    "end",
+    [
+        KeyboardInterrupt(),
+        DuelFailedError("the time limit was reached"),
+        DuelFailedError("CUDA out of memory", of_plan=True),
+    ],
 )
 def test_what_was_refused_stays_refused_if_the_second_try_does_not_end(
     end: BaseException, speedups: dict[frozenset[str], Any]
@@ -105,6 +110,44 @@ def test_what_was_refused_stays_refused_if_the_second_try_does_not_end(
     assert result.confirmation.speedup == pytest.approx(0.95)
     assert result.interrupted is isinstance(end, KeyboardInterrupt)
     assert not any("not confirmed" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("of_plan", [True, False])
+def test_a_plan_with_which_the_program_fails_is_not_written(
+    of_plan: bool, speedups: dict[frozenset[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the program as written fails, or both do, the pairs of the search are all there is."""
+    rows = tuple(
+        Trial((boost.id,), boost.id, verdict=Verdict.KEPT, gain=boost.gain) for boost in FOUND.kept
+    )
+    found = dataclasses.replace(FOUND, trials=rows)
+    monkeypatch.setattr("flatout.tuning.trials.find", lambda *_: found)
+    error = DuelFailedError("KeyError: 'weights'", of_plan=of_plan)
+    speedups[frozenset({"bf16-autocast", "loader-workers"})] = error
+    result = tuned()
+    assert (result.plan is None) is of_plan
+    verdicts = {row.verdict for row in result.trials}
+    assert verdicts == {Verdict.FAILED if of_plan else Verdict.KEPT}
+    (note,) = result.notes
+    begins = "A/B runs refused the plan" if of_plan else "measured between steps, not confirmed"
+    assert note.startswith(begins) and note.endswith("KeyError: 'weights'")
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_program_that_fails_is_not_short(
+    failed: bool, speedups: dict[frozenset[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speedups[frozenset({"bf16-autocast", "loader-workers"})] = EndedEarlyError("it ended", failed)
+    runs: list[str] = []
+
+    def whole_runs(*_: Any, **named: Any) -> Any:
+        runs.append(named["name"])
+        raise DuelFailedError("it ended again")
+
+    monkeypatch.setattr("flatout.measuring.duel.whole_runs", whole_runs)
+    result = tuned()
+    assert bool(runs) is not failed
+    assert any("is short" in note for note in result.notes) is not failed
 
 
 def test_losses_that_differ_are_not_forgiven_if_the_runs_that_might_do_it_are_interrupted(

@@ -35,17 +35,30 @@ MOST_DISTURBED = 5
 """After so many disturbed pairs, another would be disturbed too."""
 LATE, LATE_SHARE = 3.0, 0.1
 """A step that takes this many times the usual in both programs holds something else, such as an
-evaluation of parts of the model, if at most this share of the steps does."""
+evaluation of parts of the model, if at most this share of the steps does. Not where a device lags
+behind the host: there a step takes long in which the host waits for the work of those before."""
 PairDone = Callable[[int, float | None], None]
+Plans = tuple[tuple[PlannedBoost, ...], tuple[PlannedBoost, ...]]
+"""What is on in the first of two programs, and in the second."""
 Unclear = Callable[[tuple[float, ...]], bool]
 
 
 class DuelFailedError(Exception):
     """One of the two did not reach its windows; the message tells why."""
 
+    def __init__(self, reason: str, of_plan: bool = False) -> None:
+        """of_plan: the program fails with the plan, and as written it went as far without."""
+        super().__init__(reason)
+        self.of_plan = of_plan
+
 
 class EndedEarlyError(DuelFailedError):
     """The program ended before all windows were measured."""
+
+    def __init__(self, reason: str, failed: bool) -> None:
+        """failed: it ended with an error, and not because it is short."""
+        super().__init__(reason)
+        self.failed = failed
 
 
 @dataclass(frozen=True)
@@ -67,8 +80,9 @@ class Side:
 class _Player:
     """A started program, held at its gates."""
 
-    def __init__(self, program: TrialProcess) -> None:
-        self.program = program
+    def __init__(self, program: TrialProcess, lags: bool = False) -> None:
+        """lags: its device lags behind the host, so no step's own time says what it holds."""
+        self.program, self._lags = program, lags
         self.processes = Processes()
         self.disturbed: list[bool] = []
         """Whether other programs took cores from it, in each window so far."""
@@ -101,8 +115,14 @@ class _Player:
                 if self.over() if last else self.at_gate(number):
                     return
                 tail = " ".join(self.program.log_tail(3)).strip()
-                raise EndedEarlyError(f"the program ended early{': ' if tail else ''}{tail}")
+                reason = f"the program ended early{': ' if tail else ''}{tail}"
+                raise EndedEarlyError(reason, failed=self.failed)
             time.sleep(POLL_S)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return bool(self.program.returncode)
 
     def play(self, number: int, last: bool, deadline: float, steps: int | None = None) -> None:
         """Run window `number`, of so many steps if given, while the other is suspended."""
@@ -148,7 +168,7 @@ class _Player:
 
     def late_steps(self) -> set[int]:
         """The indices of rare steps that take far longer than the others."""
-        if not self.steps:
+        if self._lags or not self.steps:
             return set()
         usual_s = statistics.median(step.train_s for step in self.steps)
         late = {step.index for step in self.steps if step.train_s > LATE * usual_s}
@@ -190,28 +210,56 @@ def fight(
     While the ratios of the undisturbed pairs are `unclear`, there are up to `most` pairs, as time
     allows.
     A suspended program keeps its device memory: if the device is crowded, each window runs in its
-    own process. Raises DuelFailedError if one of them fails.
+    own process. So it does if one of them fails: there may be no room for both. Raises
+    DuelFailedError if one of them fails then.
     """
-    if bench.crowded:
-        plans = (against, boosts)
-        return _one_after_another(bench, name, plans, facts, pairs, limit_s, on_pair, {})
     deadline = time.monotonic() + limit_s
-    most = max(pairs, most or pairs)
+    plans = (against, boosts)
+    if not bench.crowded:
+        most = max(pairs, most or pairs)
+        try:
+            return _in_turn(bench, name, plans, facts, pairs, most, deadline, on_pair, unclear)
+        except EndedEarlyError as error:
+            if error.of_plan or not error.failed:
+                raise
+        name = f"{name}-alone"
+    left_s = deadline - time.monotonic()
+    return _one_after_another(bench, name, plans, facts, pairs, left_s, on_pair, {})
+
+
+def _in_turn(
+    bench: Bench,
+    name: str,
+    plans: Plans,
+    facts: wire.JobFacts | None,
+    pairs: int,
+    most: int,
+    deadline: float,
+    on_pair: PairDone,
+    unclear: Unclear,
+) -> tuple[Side, Side]:
+    """Both are there from start to end, and one of them runs."""
     ratios: list[float] = []
+    lags = facts is not None and facts.device != "cpu"
     with ExitStack() as stack:
         players: list[_Player] = []
-        for side, plan in (("without", against), ("with", boosts)):
+        for side, plan in zip(("without", "with"), plans, strict=True):
             folder, warm_s = f"{name}-{side}", WARM_S
             program = bench.program(folder, plan, facts, None, gates=most, warmup_max_s=warm_s)
-            players.append(_Player(stack.enter_context(program)))
+            players.append(_Player(stack.enter_context(program), lags))
         for player in players:  # both start at once: most of a start is single-threaded
             player.reach(wire.FIRST_GATE, False, deadline)
             player.program.suspend()
         _warm_up(players, deadline)
         try:
             _windows(players, ratios, pairs, most, deadline, on_pair, unclear)
-        except DuelFailedError as error:
-            if not ratios or (isinstance(error, EndedEarlyError) and len(ratios) < pairs):
+        except EndedEarlyError as error:
+            # As written the program has taken these steps. A device may have no room for both.
+            error.of_plan = players[1].failed and not lags
+            if error.of_plan or len(ratios) < pairs:
+                raise
+        except DuelFailedError:
+            if not ratios:
                 raise
         return _sides(players, len(ratios))
 
@@ -294,7 +342,7 @@ def whole_runs(
 def _one_after_another(
     bench: Bench,
     name: str,
-    plans: tuple[tuple[PlannedBoost, ...], tuple[PlannedBoost, ...]],
+    plans: Plans,
     facts: wire.JobFacts | None,
     pairs: int,
     limit_s: float,
@@ -319,7 +367,9 @@ def _one_after_another(
             stretch = neighbours.Stretch(_with_children_s)
             outcome = trial.run(bench, folder, plan, facts, left_s, reseed=reseed, **orders)
             if outcome.measured is None:
-                raise DuelFailedError(outcome.error or "no step was measured")
+                failed = bool(outcome.returncode) and not outcome.late
+                error = outcome.error or "no step was measured"
+                raise DuelFailedError(error, of_plan=failed and side == "with")
             outcomes.append(outcome)
             # Windows does not tell what a program that has ended used.
             taken.append(sys.platform != "win32" and stretch.disturbed())

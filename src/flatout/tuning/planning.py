@@ -99,6 +99,12 @@ def second_choice(search: Found, confirmation: Confirmation) -> Found | None:
     return rest if suspects and rest.kept and worth else None
 
 
+def failed(search: Found, error: str) -> Found:
+    """The search without its plan, with which the program fails in fresh processes."""
+    kept_ids = {boost.id for boost in search.kept}
+    return _without(search, kept_ids, Verdict.FAILED, f"in A/B runs the program failed: {error}")
+
+
 def _without(search: Found, ids: set[str], verdict: Verdict, reason: str) -> Found:
     """The search as if it had not kept these boosts, each with this verdict."""
     rows = tuple(

@@ -99,7 +99,7 @@ def _duel(
             name=f"start-{boost.id}",
         )
     except duel.DuelFailedError as error:
-        ended = isinstance(error, duel.EndedEarlyError)
+        ended = isinstance(error, duel.EndedEarlyError) and not error.failed
         return _with(row, Verdict.FAILED, str(error), "program_ended" if ended else None)
     note = after.process.notes.get(boost.id)
     if note is not None and note.state in ("declined", "failed", "idle"):

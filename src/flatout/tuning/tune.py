@@ -139,14 +139,23 @@ def _finish(
         search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts, now_ms=now_ms)
         if not boosts:
             return search, None, None
-        confirmed, fastest, written = _confirm(bench, search, settings, observer, deadline, notes)
+        try:
+            confirmed, fastest, written = _confirm(
+                bench, search, settings, observer, deadline, notes
+            )
+        except duel.DuelFailedError as error:
+            notes.append(f"A/B runs refused the plan: the program fails with it: {error}")
+            return planning.failed(search, str(error)), None, None
         confirmed = _with_own_noise(bench, search, confirmed, written, deadline)
         second = planning.second_choice(search, confirmed) if confirmed is not None else None
         if second is None or deadline - time.monotonic() < _confirmation_s(second):
             return search, confirmed, fastest
-        again, fastest_again, written = _confirm(
-            bench, second, settings, observer, deadline, [], "second"
-        )
+        try:
+            again, fastest_again, written = _confirm(
+                bench, second, settings, observer, deadline, [], "second"
+            )
+        except duel.DuelFailedError:
+            return search, confirmed, fastest
         again = _with_own_noise(bench, second, again, written, deadline, "second")
         if again is None or not planning.holds(second, again):
             return search, confirmed, fastest
@@ -178,7 +187,8 @@ def _confirm(
 ) -> tuple[Confirmation | None, Measurement | None, duel.Side | None]:
     """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains.
 
-    Also returns the program as written in it. name: begins the names of its processes.
+    Also returns the program as written in it. name: begins the names of its processes. Raises
+    DuelFailedError if the program fails with the plan and not as written.
     """
     best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
     if deadline - time.monotonic() < ENOUGH_S * _confirmation_s(search):
@@ -190,6 +200,8 @@ def _confirm(
             bench, search, settings, deadline, observer.confirming, notes, name
         )
     except duel.DuelFailedError as error:
+        if error.of_plan:
+            raise
         notes.append(f"measured between steps, not confirmed in fresh processes: {error}")
         return None, best, None
     guard = search.guard or _last_guard(search)
@@ -288,8 +300,9 @@ def _duel(
         left_s = deadline - time.monotonic()
         try:
             return duel.fight(*what, left_s, on_pair, most=most, unclear=unclear, name=name)
-        except duel.EndedEarlyError:
-            pass
+        except duel.EndedEarlyError as error:
+            if error.failed:
+                raise
     notes.append("the program is short: whole runs were compared")
     left_s = deadline - time.monotonic()
     name = f"{name}-whole"

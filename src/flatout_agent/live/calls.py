@@ -22,6 +22,7 @@ from torch.utils import checkpoint
 from flatout_agent.attach.chain import is_compiled, is_recorded
 from flatout_agent.attach.replacing import replaced
 from flatout_agent.boosts import fp16_autocast
+from flatout_agent.limits import world_size
 from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests, own_hooks
 from flatout_agent.speedups.kept_tensors import attributes
@@ -299,6 +300,8 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
     """Why this model's calls are not repeated, or None if they may be."""
+    if world_size() > 1 and _exchanges(model):
+        return "its calls exchange tensors with other ranks"
     if any(map(is_recorded, model.modules())):
         return "the script replays this model as a CUDA graph, which writes into earlier results"
     compiled = isinstance(model, torch.jit.ScriptModule) or any(map(is_compiled, model.modules()))
@@ -307,6 +310,16 @@ def not_repeatable(model: torch.nn.Module) -> str | None:
     if compiled and _replays_cudagraphs(model):
         return "the script's compiled code replays CUDA graphs, which write into earlier results"
     return None
+
+
+EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"}
+
+
+def _exchanges(model: torch.nn.Module) -> bool:
+    """Whether each call of it exchanges tensors with other ranks, which repeat other calls."""
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    divided = any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
+    return divided or bool(kinds & EXCHANGING)
 
 
 def _replays_cudagraphs(model: torch.nn.Module) -> bool:
@@ -386,9 +399,7 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
             shown = stack.enter_context(own_hooks.watch(model, called=False))
             stack.callback(replaced(checkpoint, "CheckpointFunction", _NotReentrant))
             _as_then(recorded, stack)
-            no_sync: Any = getattr(model, "no_sync", None)
-            if no_sync is not None:  # DistributedDataParallel: no other rank takes part
-                stack.enter_context(no_sync())
+            _by_itself(model, stack)
             made = _make(recorded, shown)
             if without_dropout is not None:
                 recorded.has_dropout = bool(recorded.has_dropout) or without_dropout.met
@@ -411,6 +422,18 @@ class _NotReentrant:
         return checkpoint.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve
         )
+
+
+def _by_itself(model: torch.nn.Module, stack: ExitStack) -> None:
+    """Let DistributedDataParallel neither add up gradients nor send the first rank's buffers.
+
+    Other ranks may repeat their call more often, or not at all. What is set here is put back with
+    the model's notes.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            stack.enter_context(module.no_sync())
+            module.require_forward_param_sync = False
 
 
 def _as_then(recorded: RecordedCall, stack: ExitStack) -> None:

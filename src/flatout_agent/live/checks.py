@@ -52,6 +52,7 @@ OURS = Path(__file__).parents[1]
 BATCH, COMPARE, GIVE = 1, 2, 3
 """The purpose for which a unit's calls are recorded."""
 Use = Callable[[list[RecordedCall]], None]
+Agree = Callable[[float, str], float]
 
 
 @dataclass
@@ -71,9 +72,15 @@ class Checked:
 class Checks:
     """Records calls on demand, and compares them as soon as their gradients are available."""
 
-    def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
-        """unsound: called with the boosts that must go, and why."""
-        self.job, self.booster, self._unsound = job, booster, unsound
+    def __init__(
+        self,
+        job: Job,
+        booster: Booster,
+        unsound: Unsound,
+        agree: Agree = lambda value, how: value,
+    ) -> None:
+        """unsound: called with the boosts that must go, and why. agree: see `Peers.agree`."""
+        self.job, self.booster, self._unsound, self._agree = job, booster, unsound, agree
         self._failed_calls = FailedCalls(job, booster, unsound)
         self._replaying = False
         self.on = False
@@ -141,7 +148,8 @@ class Checks:
         self._recording, self._use, self._delivered = GIVE, use, False
         for _ in range(WAIT_UNITS):
             yield
-            if self._delivered:
+            self._recording = 0 if self._delivered else GIVE  # other ranks may still wait
+            if self._agree(float(self._delivered), "min"):
                 break
             self._calls = []
         earlier = self._earlier
@@ -213,9 +221,9 @@ class Checks:
             self._frozen.ask(frozen, on)
             for _ in range(WAIT_UNITS):
                 yield
-                if self._unit_ended():
+                if self._agree(float(self._unit_ended()), "min"):
                     break
-            if second or not self._refuses_by_old_measurement():
+            if second or not self._agree(float(self._refuses_by_old_measurement()), "max"):
                 return
             self._noise_floors.forget()
 

@@ -316,8 +316,9 @@ class Measure:
         repeat.
         """
         unit_s = self.state.written_s
-        too_few = len(written) < 2 or _disturbed(written)
-        if base or unit_s < NO_SKIP_S or self.accelerated or too_few:
+        too_few = float(len(written) < 2 or _disturbed(written))
+        long = unit_s >= NO_SKIP_S and not self.accelerated
+        if base or not long or self.machinery.agree(too_few, "max"):
             return (yield from self.pair(base, trial))
         self.broken_by_trial = False
         if not self.machinery.sound():

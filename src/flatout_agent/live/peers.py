@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from flatout_agent import wire
 from flatout_agent.limits import world_size
 
 WAIT = timedelta(seconds=120)
@@ -23,6 +26,8 @@ class Peers:
         self.world = world_size()
         self.rank = int(os.environ.get("RANK", "0") or 0)
         self._questions = 0
+        self._answered = ""
+        """The key of this rank's last answer that all ranks have waited for."""
 
     @property
     def first(self) -> bool:
@@ -34,21 +39,56 @@ class Peers:
 
         Raises RuntimeError if the ranks cannot be reached.
         """
-        distributed = torch.distributed
-        if self.world == 1 or not (distributed.is_available() and distributed.is_initialized()):
+        store = self._store()
+        if store is None:
             return value
-        store = distributed.distributed_c10d._get_default_store()
-        self._questions += 1
-        prefix = f"flatout/{self._questions}"
         if how == "first":
-            if self.first:
-                store.set(prefix, repr(value))
-            return self._read(store, prefix)
-        store.set(f"{prefix}/{self.rank}", repr(value))
-        values = [self._read(store, f"{prefix}/{rank}") for rank in range(self.world)]
+            return float(self._of_first(store, repr(value)))
+        self._questions += 1
+        keys = [f"flatout/{self._questions}/{rank}" for rank in range(self.world)]
+        store.set(keys[self.rank], repr(value))
+        values = [float(text) for text in _read(store, keys)]
+        self._forget(store, keys[self.rank])
         return max(values) if how == "max" else min(values)
 
-    @staticmethod
-    def _read(store: Any, key: str) -> float:
-        store.wait([key], WAIT)
-        return float(store.get(key))
+    def facts_of_first(self, facts: wire.JobFacts) -> wire.JobFacts:
+        """The first rank's facts, by which all ranks decide. Raises RuntimeError like `agree`."""
+        store = self._store()
+        if store is None:
+            return facts
+        text = self._of_first(store, wire.dump(facts))
+        return wire.decode(wire.JobFacts, json.loads(text))
+
+    def _store(self) -> Any:
+        """Where the ranks of the job tell each other, or None if there is only one."""
+        distributed = torch.distributed
+        if self.world == 1 or not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        return distributed.distributed_c10d._get_default_store()
+
+    def _of_first(self, store: Any, text: str) -> str:
+        self._questions += 1
+        key = f"flatout/{self._questions}"
+        if self.first:
+            store.set(key, text)
+            return text
+        (told,) = _read(store, [key])
+        return told
+
+    def _forget(self, store: Any, key: str) -> None:
+        """Delete the answer before this one: all ranks have read it, or they would not be here.
+
+        A question at each unit would else fill the store.
+        """
+        if self._answered:
+            with contextlib.suppress(RuntimeError):  # not every store deletes
+                store.delete_key(self._answered)
+        self._answered = key
+
+
+def _read(store: Any, keys: list[str]) -> list[str]:
+    """What is told under these keys, as soon as all of it is."""
+    store.wait(keys, WAIT)
+    at_once = store.has_extended_api()
+    told = store.multi_get(keys) if at_once else [store.get(key) for key in keys]
+    return [text.decode() for text in told]

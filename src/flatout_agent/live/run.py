@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,11 +46,14 @@ from flatout_agent.wire import pulse as layout
 MICRO_STEP_S = 1.0
 """Steps longer than this are measured by micro-step, if they have several."""
 NEVER = 1 << 62
+NOT_CLEAN = -1
+"""What a rank tells in place of a unit's size if it was not clean."""
 FIRST_STEPS = 8
 """Steps of a throw-away run that are recorded one by one: for later ones only the times matter."""
 WAIT_UNITS = 5
 """Units over which the time spent waiting for data is measured again."""
 CAPTURED = "the script replays CUDA graphs of its own, in which nothing can be switched"
+OF_ANOTHER = "another rank's guard refuses it"
 JOB_STEPS = 2
 """The job is known after this many steps."""
 
@@ -78,7 +81,7 @@ class LiveWatch(RunWatch):
         self._on = [order for order, _ in booster.orders]
         self.tuning = Tuning(self, orders, self.budget)
         self.story: Story | None = self.tuning.run(tuple(self._on))
-        self.checks = checks.Checks(job, booster, self._unsound)
+        self.checks = checks.Checks(job, booster, self._unsound, self.agree)
         self.rechecks = rechecks.Rechecks(job, self.checks, self.agree, self._unsound)
         self.recompiles = 0
         self._by_micro_step = False
@@ -86,6 +89,7 @@ class LiveWatch(RunWatch):
         self._count_from_here()
         self._step_calls = StepCalls()
         self._epoch_began = False
+        self._buffered: int | None = None
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
         self._operations = 0
@@ -273,7 +277,7 @@ class LiveWatch(RunWatch):
     def _choose_unit(self) -> None:
         """Long steps of several micro-steps are measured by micro-step."""
         now = time.perf_counter()
-        step_s = now - self._last if self._last is not None else 0.0
+        step_s = self.agree(now - self._last if self._last is not None else 0.0, "max")
         self._by_micro_step = self.last_step.micro_steps > 2 and step_s > MICRO_STEP_S
         if self._by_micro_step:
             self._last = now
@@ -296,6 +300,7 @@ class LiveWatch(RunWatch):
         elif self.story is not None:
             next(self.story)
         self._clean, self._size, self._went_back, self.checks.own_s = True, 0, False, 0.0
+        self._buffered = None
         self._last = time.perf_counter()
 
     def _send(self, tick: Tick) -> None:
@@ -305,13 +310,25 @@ class LiveWatch(RunWatch):
                 self.tuning.out_of_time()
                 self._settled()
                 return
-            self.story.send(tick)
+            self.story.send(self._of_all_ranks(tick))
         except StopIteration:
             self._settled()
         except Exception as error:
             self.recorder.fault("live tuning", error)
             self.switch(self.tuning.state.on)
             self._settled()
+
+    def _of_all_ranks(self, tick: Tick) -> Tick:
+        """The unit with this rank's time: it is clean if it is on every rank.
+
+        A rank may evaluate or save alone, or get a batch of another size. One that counts other
+        units than the others would ask other questions than they do.
+        """
+        if self.peers.world == 1:
+            return tick
+        size = int(self.agree(tick.size if tick.clean else NOT_CLEAN, "min"))
+        clean = size != NOT_CLEAN
+        return Tick(tick.seconds, size if clean else tick.size, clean)
 
     def _settled(self) -> None:
         """Every decision is made: from now on the guard only looks after the run."""
@@ -385,7 +402,7 @@ class LiveWatch(RunWatch):
             share = yield from idle.of_a_unit(
                 self.synchronized_clock,
                 self.tuning.state.now_s,
-                self.budget.lose,
+                lambda seconds: self.budget.lose(self.agree(seconds, "max")),
                 self.job.first_device,
             )
             self._idle_share = self.agree(share, "first")
@@ -400,7 +417,7 @@ class LiveWatch(RunWatch):
         wait_share = min(1.0, (self.wait_s - wait_s) / trained_s) if trained_s > 0 else 0.0
         # All ranks must try the same boosts in the same order, which the facts decide.
         self.notes.by_hand = self.job.by_hand
-        return self.notes.facts(
+        facts = self.notes.facts(
             micro_steps=self.record.mean_micro_steps(),
             step_s=self.agree(step_s, "max") or None,
             wait_share=self.agree(wait_share, "max"),
@@ -410,6 +427,7 @@ class LiveWatch(RunWatch):
             idle_share=self._idle_share,
             noise=self._noise(),
         )
+        return self.peers.facts_of_first(facts)
 
     def _noise(self) -> float | None:
         noise = self.tuning.state.noise
@@ -464,7 +482,7 @@ class LiveWatch(RunWatch):
         for order in on:
             if order not in self._on:
                 self.booster.on(order)
-        self._on = list(on)
+        self._on, self._buffered = list(on), None
         self.checks.on = any(module.BOOST.moment in CALLED for _, module in self.booster.orders)
 
     def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]:
@@ -488,18 +506,24 @@ class LiveWatch(RunWatch):
         for candidate in group:
             passed = candidate.id not in checked.refused
             if not self.agree(float(passed), "min") and passed:
-                refusal = GuardVerdict(False, "another rank's guard refuses it", 0.0)
-                checked.refused[candidate.id] = refusal
+                checked.refused[candidate.id] = GuardVerdict(False, OF_ANOTHER, 0.0, near=True)
+            if candidate.id in checked.refused:
+                refusal = checked.refused[candidate.id]
+                near = bool(self.agree(float(refusal.near), "min"))
+                checked.refused[candidate.id] = replace(refusal, near=near)
             if self.agree(float(candidate.id not in checked.idle), "max"):
                 checked.idle.pop(candidate.id, None)  # it took hold on some rank
         checked.sound = [c for c in checked.sound if c.id not in checked.refused]
         return checked
 
     def _agreed(self, verdict: GuardVerdict) -> GuardVerdict:
-        """A boost must pass on every rank."""
-        if self.agree(float(verdict.passed), "min") or not verdict.passed:
+        """A boost must pass on every rank. One that was compared on any has an error."""
+        if self.agree(float(verdict.passed), "min"):
             return verdict
-        return GuardVerdict(False, "another rank's guard refuses it", verdict.error or 0.0)
+        wrong = not verdict.passed and verdict.error is not None
+        error = (verdict.error or 0.0) if self.agree(float(wrong), "max") else None
+        reason = OF_ANOTHER if verdict.passed else verdict.reason
+        return replace(verdict, passed=False, reason=reason, error=error)
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
         """Let the guard compare all kept boosts with the program as written."""
@@ -514,17 +538,22 @@ class LiveWatch(RunWatch):
         return int(self.agree(self.booster.steps_to_ready(boost), "max"))
 
     def buffered(self) -> int:
-        """The number of batches that workers may have ready, which make as many steps look fast."""
-        return sum(
-            loader.num_workers * (loader.prefetch_factor or 0) for loader in self.job.loaders
-        )
+        """The number of batches that workers may have ready, which make as many steps look fast.
+
+        It is asked for often: several ranks agree on it once a unit.
+        """
+        if self._buffered is None or self.peers.world == 1:
+            loaders = self.job.loaders
+            batches = sum(loader.num_workers * (loader.prefetch_factor or 0) for loader in loaders)
+            self._buffered = int(self.agree(batches, "max"))
+        return self._buffered
 
     def sound(self) -> bool:
         """Whether since the last question no loss was NaN or Inf, and no call raised."""
         finite, self._finite = self._finite, {}
         raised, self._raised = self._raised, False
         sound = not raised and all(map(bool, finite.values()))
-        return bool(self.agree(float(sound), "first"))
+        return bool(self.agree(float(sound), "min"))
 
     def synchronized_clock(self) -> float:
         began = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,14 @@ class LoopRecord:
     calls or, without a loader, those of the model's first inputs.
     """
 
-    def __init__(self, until_training: bool = False) -> None:
-        """until_training: an evaluation lasts until training goes on, not until its last call."""
+    def __init__(
+        self, until_training: bool = False, waits: Callable[[], None] = lambda: None
+    ) -> None:
+        """until_training: an evaluation lasts until training goes on, not until its last call.
+
+        waits: waits for the devices before an evaluation begins, so that it does not seem to take
+        the time of training that is still queued there.
+        """
         self.current = Step()
         """The step under way."""
         self.steps = 0
@@ -64,7 +71,7 @@ class LoopRecord:
         """Whether an evaluation recorded gradients that were never used."""
         self.began: float | None = None
         """When the current step began, or None before the first batch or call."""
-        self._until_training = until_training
+        self._until_training, self._waits = until_training, waits
         self._waited_s = 0.0
         self._samples = 0
         self._call_samples = 0
@@ -155,6 +162,7 @@ class LoopRecord:
         self._waited_s, self._samples = 0.0, 0
         self.last_loader = None
         if self._eval_began is None:
+            self._waits()
             self._eval_began = time.perf_counter()
 
     @property

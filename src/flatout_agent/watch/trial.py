@@ -42,7 +42,7 @@ class TrialWatch(Watcher):
         self.orders = orders
         self.notes = JobNotes()
         self.window = TrialWindow(orders, lockstep=world_size() > 1)
-        self.record = LoopRecord(until_training=True)
+        self.record = LoopRecord(until_training=True, waits=lambda: synchronize(job))
         self.losses: list[list[torch.Tensor]] = []
         self._step_losses: list[torch.Tensor] = []
         self._steps: list[wire.StepTaken] = []

@@ -12,8 +12,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from flatout_agent.boost import Risk
 from flatout_agent.boosts import cuda_graphs
@@ -748,6 +751,53 @@ def test_what_the_script_replays_as_a_cuda_graph_is_left_to_it():
     as_recorded(model[0])
     for cannot in (calls.not_repeatable, compiling.cannot, cuda_graphs._cannot):
         assert "as a CUDA graph" in cannot(model)
+
+
+@pytest.fixture
+def alone_in_its_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone_in_its_group")
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_repetition_sends_nothing_to_other_ranks(inside, monkeypatch):
+    """Each rank repeats its calls as often as it needs: one that waits for another never ends."""
+    sent = []
+    send = DistributedDataParallel._sync_buffers
+    monkeypatch.setattr(
+        DistributedDataParallel, "_sync_buffers", lambda ddp: (sent.append(ddp), send(ddp))[1]
+    )
+    x, y = vectors()
+    ddp = DistributedDataParallel(
+        nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+    )
+    model = nn.Sequential(ddp) if inside else ddp
+    for _ in range(2):  # the second call puts the gradients into buckets anew
+        model.zero_grad()
+        recorded = record(model, labels_loss(y), x)
+    assert len(sent) == 2, "in the program's own calls"
+    assert_repeats(model, recorded)
+    assert len(sent) == 2
+    assert ddp.require_forward_param_sync and ddp.require_backward_grad_sync
+
+
+@pytest.mark.usefixtures("alone_in_its_group")
+@pytest.mark.parametrize("kind", ["synchronized", "wrapped", "divided"])
+def test_a_model_that_exchanges_tensors_in_its_calls_is_not_repeated(kind, monkeypatch):
+    if kind == "synchronized":
+        model = nn.Sequential(nn.Linear(20, 16), nn.SyncBatchNorm(16))
+    elif kind == "wrapped":
+        fully_sharded = type("FullyShardedDataParallel", (nn.Sequential,), {})
+        model = nn.Sequential(type("Mine", (fully_sharded,), {})(mlp()))
+    else:
+        tensors = pytest.importorskip("torch.distributed.tensor")
+        model = tensors.distribute_module(mlp(), init_device_mesh("cpu", (1,)))
+    assert calls.not_repeatable(model) is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert calls.not_repeatable(model) == "its calls exchange tensors with other ranks"
+    assert calls.not_repeatable(mlp()) is None
 
 
 @pytest.mark.gpu

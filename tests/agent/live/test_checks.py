@@ -535,6 +535,22 @@ def test_what_fails_by_any_noise_floor_is_compared_once(program, monkeypatch):
     assert len(looks) == 1
 
 
+def test_a_check_ends_when_all_ranks_have_their_answer(program):
+    """Another rank has its answer after five units, and refuses by an old measurement."""
+    run, asked = program(right=planted(times(1.0))), []
+    told = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+
+    def agree(value: float, how: str) -> float:
+        asked.append(how)
+        other = told.pop(0) if told else value
+        return max(value, other) if how == "max" else min(value, other)
+
+    run.checks._agree = agree
+    assert run.check("right").passed
+    assert asked[:6] == ["min"] * 5 + ["max"]
+    assert set(asked[6:]) == {"min"}, "the second look ends the check"
+
+
 def test_one_that_does_nothing_beside_another_is_compared_without_it(program):
     """`hidden` is wrong, and finds nothing to do while `wrong` is on."""
     on: set[str] = set()

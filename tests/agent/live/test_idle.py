@@ -38,16 +38,26 @@ class Device:
             self.synchronize()
 
 
+@pytest.mark.parametrize("evaluates", [(), (False,), (True,), (False, True)])
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize(
     ("host_s", "device_s", "expected"),
     [(0.010, 0.004, 0.6), (0.1, 0.01, 0.9), (0.002, 0.010, 0.0), (0.4, 0.9, 0.0)],
 )
 def test_the_share_that_the_device_waits(
-    host_s: float, device_s: float, expected: float, waits: bool, monkeypatch: pytest.MonkeyPatch
+    host_s: float,
+    device_s: float,
+    expected: float,
+    waits: bool,
+    evaluates: tuple[bool, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """evaluates: the halves, awake (False) or asleep (True), in whose first step the program also
+    evaluates the model for five seconds.
+    """
     device = Device(host_s, device_s, waits)
     second, current, used = torch.device("cuda", 1), [None], set()
+    asleep, left = [False], set(evaluates)
 
     @contextlib.contextmanager
     def made_current(found):
@@ -57,6 +67,7 @@ def test_the_share_that_the_device_waits(
 
     def sleep(cycles: int) -> None:
         used.add(current[-1])
+        asleep[0] = True
         device.sleep(cycles)
 
     monkeypatch.setattr(torch.cuda, "device", made_current)
@@ -69,11 +80,17 @@ def test_the_share_that_the_device_waits(
     unit_s = max(host_s, device_s)
     measuring = idle.of_a_unit(device.synchronize, unit_s, lost.append, second)
     next(measuring)
-    share = None
+    share, asleep[0] = None, False
     for _ in range(200):
         device.step()
+        unclean = asleep[0] in left
+        if unclean:
+            left.remove(asleep[0])
+            device.synchronize()
+            device.now += 5.0
+        asleep[0] = False
         try:
-            measuring.send(Tick(unit_s, 32, True))
+            measuring.send(Tick(unit_s, 32, not unclean))
         except StopIteration as done:
             share = done.value
             break
@@ -81,6 +98,7 @@ def test_the_share_that_the_device_waits(
     # piece of the next one.
     assert share == pytest.approx(expected, abs=0.15)
     assert sum(lost) >= 0
+    assert not left
     assert used == {second}, "the models' device, which is not the current one"
 
 

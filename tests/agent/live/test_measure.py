@@ -8,9 +8,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 
+from flatout_agent import wire
 from flatout_agent.live import measure
 from flatout_agent.live.measure import Block, Sizes
-from flatout_agent.live.state import Tick
+from flatout_agent.live.state import State, Tick
+from live_program import LiveProgram
 
 
 def run(waiting: Generator[None, Tick, Block], ticks: Iterable[Tick]) -> tuple[Block, int]:
@@ -263,3 +265,26 @@ def test_on_a_device_sizes_that_vary_are_made_even():
     times = iter([0.0, 4.0])
     block, _ = collect(4, [Tick(0.4, 400, True)] * 4, sizes=sizes, clock=lambda: next(times))
     assert block.seconds == pytest.approx(sizes.usual / 400)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "kept"), [(2, 0.0, True), (2, 1.0, False), (1, 0.0, False)]
+)
+def test_the_last_units_are_half_of_a_pair_where_every_rank_has_enough(
+    own: int, other: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """other: whether another rank has too few of them, or disturbed ones."""
+    program, state = LiveProgram(0.0), State(written_s=1.0)
+    monkeypatch.setattr(program, "agree", lambda value, how: max(value, other))
+    taken = measure.Measure(program, state, lambda seconds: None, 0)
+    pairs: list[str] = []
+
+    def pair(base: object, trial: object) -> Generator[None, Tick, float]:
+        pairs.append("pair")
+        return 0.0
+        yield
+
+    monkeypatch.setattr(taken, "pair", pair)
+    first = taken.first_pair([], [wire.BoostOrder("gc-pause", {})], [1.0] * own)
+    next(first, None)
+    assert (pairs == []) is kept

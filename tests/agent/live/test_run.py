@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,12 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.checks import Checked
+from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.run import LiveWatch
 from flatout_agent.live.state import Tick
 from flatout_agent.tell.recorder import Recorder
+from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.step_calls import STEPS
 
 STEPS_TAKEN = 2 * STEPS
@@ -165,3 +169,144 @@ def test_a_boost_that_is_tried_is_to_blame_and_not_what_is_kept(watch: LiveWatch
     watch._unsound(["gc-pause", "fused-loss"], "a call failed under it")
     assert watch.tuning.state.kept_ids == ["gc-pause"]
     assert not watch.sound()
+
+
+# Several ranks ----------------------------------------------------------------------------------
+
+
+class OtherRank:
+    """Another rank, which tells these values where both must agree."""
+
+    def __init__(self, watch: LiveWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[float] = []
+        self.asked: list[str] = []
+        watch.peers.world = 2
+        monkeypatch.setattr(watch.peers, "agree", self.agree)
+
+    def agree(self, value: float, how: str) -> float:
+        """This rank is the first."""
+        self.asked.append(how)
+        other = self.told.pop(0) if self.told else value
+        return {"first": value, "max": max(value, other), "min": min(value, other)}[how]
+
+
+@pytest.fixture
+def other(watch: LiveWatch, monkeypatch: pytest.MonkeyPatch) -> OtherRank:
+    return OtherRank(watch, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "expected"),
+    [
+        (Tick(0.1, 64, True), 64.0, Tick(0.1, 64, True)),
+        (Tick(0.1, 64, True), -1.0, Tick(0.1, 64, False)),
+        (Tick(0.1, 64, False), 64.0, Tick(0.1, 64, False)),
+        (Tick(0.1, 64, True), 48.0, Tick(0.1, 48, True)),
+        (Tick(0.1, 0, True), 0.0, Tick(0.1, 0, True)),
+    ],
+)
+def test_a_unit_counts_where_it_is_clean_on_every_rank(
+    watch: LiveWatch, other: OtherRank, own: Tick, told: float, expected: Tick
+) -> None:
+    ticks: list[Tick] = []
+
+    def story() -> Iterator[None]:
+        while True:
+            ticks.append((yield))  # type: ignore[arg-type]
+
+    watch.story = story()  # type: ignore[assignment]
+    next(watch.story)  # type: ignore[arg-type]
+    other.told = [told]
+    watch._send(own)
+    assert ticks == [expected]
+    assert other.asked == ["min"], "one question a unit"
+
+
+def test_ranks_that_take_a_step_for_long_or_short_agree(
+    watch: LiveWatch, other: OtherRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flatout_agent.live.run.time.perf_counter", lambda: 100.0)
+    watch.last_step = Step(backwards=4, updates=1)
+    watch._last, other.told = 99.5, [1.5]
+    watch._choose_unit()
+    assert watch._by_micro_step, "on the other rank it took longer than a second"
+
+
+def test_ranks_agree_once_a_unit_on_what_workers_may_have_ready(
+    watch: LiveWatch, other: OtherRank
+) -> None:
+    other.told = [6.0]
+    assert [watch.buffered() for _ in range(3)] == [6, 6, 6]
+    assert other.asked == ["max"]
+    watch._count_from_here()
+    watch._unit_ended()
+    other.told, other.asked = [4.0], []
+    assert watch.buffered() == 4
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "near"),
+    [
+        (GuardVerdict(True, ""), [0.0, 1.0], True),  # refused near the limit by the other
+        (GuardVerdict(True, ""), [0.0, 0.0], False),
+        (GuardVerdict(False, "", 0.1, near=True), [1.0, 1.0], True),
+        (GuardVerdict(False, "", 0.1, near=True), [0.0, 0.0], False),
+        (GuardVerdict(False, "", 0.1), [1.0, 1.0], False),
+    ],
+)
+def test_ranks_look_again_at_the_same_boosts(
+    watch: LiveWatch,
+    other: OtherRank,
+    monkeypatch: pytest.MonkeyPatch,
+    own: GuardVerdict,
+    told: list[float],
+    near: bool,
+) -> None:
+    tried = Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.1)
+
+    def check(group: list[Candidate]) -> Iterator[Any]:
+        refused = {} if own.passed else {tried.id: own}
+        return Checked([tried] if own.passed else [], refused, GuardVerdict(True, ""))
+        yield
+
+    monkeypatch.setattr(watch.checks, "check", check)
+    other.told = told
+    with pytest.raises(StopIteration) as done:
+        next(watch.check([tried]))
+    assert done.value.value.sound == []
+    assert done.value.value.refused[tried.id].near is near
+    assert not done.value.value.refused[tried.id].passed
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "error"),
+    [
+        (GuardVerdict(True, "", 1e-6), [0.0, 1.0], 1e-6),  # found wrong by the other
+        (GuardVerdict(True, "", None), [0.0, 1.0], 0.0),
+        (GuardVerdict(True, "", 1e-6), [0.0, 0.0], None),  # not compared by the other
+        (GuardVerdict(False, "", None), [1.0, 0.0], None),
+        (GuardVerdict(False, "", None), [0.0, 1.0], 0.0),
+        (GuardVerdict(False, "", 0.5), [1.0, 0.0], 0.5),
+    ],
+)
+def test_ranks_know_alike_whether_what_is_refused_was_compared(
+    watch: LiveWatch, other: OtherRank, own: GuardVerdict, told: list[float], error: float | None
+) -> None:
+    """What was not compared stays as it is, so the ranks would take out other boosts."""
+    other.told = told
+    agreed = watch._agreed(own)
+    assert (agreed.passed, agreed.error) == (False, error)
+
+
+def test_a_call_that_raised_on_another_rank_spoils_the_pair_here(
+    watch: LiveWatch, other: OtherRank
+) -> None:
+    other.told = [0.0]
+    assert not watch.sound()
+
+
+def test_a_single_process_asks_nobody(watch: LiveWatch) -> None:
+    tick = Tick(0.1, 64, True)
+    assert watch._of_all_ranks(tick) is tick
+    verdict = GuardVerdict(False, "other outputs", None)
+    assert watch._agreed(verdict) == verdict

@@ -131,6 +131,22 @@ def test_batches_that_an_evaluation_follows_are_not_trained_on(
     assert record.eval_with_grad
 
 
+def test_an_evaluation_begins_when_the_training_before_it_is_done(clock: Clock) -> None:
+    """Work of 3 seconds is queued on a device when the program evaluates."""
+    queued_s = [3.0]
+
+    def wait() -> None:
+        clock.now += queued_s.pop() if queued_s else 0.0
+
+    record = LoopRecord(until_training=True, waits=wait)
+    call(record, 4)
+    for _ in range(2):
+        evaluate(record, clock, 2.0)
+    call(record, 4)
+    step = record.step(clock.now)
+    assert (step.eval_s, step.train_s) == (4.0, 3.0)
+
+
 def test_a_loss_in_evaluation_mode_that_is_trained_on_is_no_waste(clock: Clock) -> None:
     record = LoopRecord()
     evaluate(record, clock, 1.0)

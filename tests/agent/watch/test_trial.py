@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from flatout_agent import wire
+from flatout_agent.apply.booster import Booster
+from flatout_agent.job import Job
+from flatout_agent.tell.recorder import Recorder
+from flatout_agent.watch.trial import TrialWatch
 from flatout_agent.watch.window import STEPS_AFTER_GATE, TrialWindow, stable
 
 pytestmark = pytest.mark.slow
@@ -146,6 +150,20 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
     # the host's numbers: the index of the warm-up's last step, and the steps of a window
     assert windows[0].index == 6 + STEPS_AFTER_GATE + 1
     assert sum(step.window == 1 for step in windows) == 7
+
+
+def test_an_evaluation_waits_for_the_training_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Job] = []
+    monkeypatch.setattr("flatout_agent.watch.trial.synchronize", waited.append)
+    job, recorder = Job(), Recorder(str(tmp_path))
+    watch = TrialWatch(job, Booster(job, (), recorder), recorder, wire.TrialOrders())
+    for _ in range(2):
+        watch.record.evaluation_begins()
+    assert waited == [job]
+    watch.notes.close()
+    recorder._file.close()
 
 
 def test_stable():
