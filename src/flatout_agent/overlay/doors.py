@@ -160,10 +160,10 @@ def _all(opening: Opening, paths: list[Any]) -> list[Any]:
 
 def _tokenizer_models(opening: Opening) -> None:
     """`Model.save(folder)` of tokenizers writes files of its own choice into a folder."""
-    models = sys.modules.get("tokenizers.models")
-    if models is None or hasattr(models.Model.save, "_flatout_original"):
+    model: Any = getattr(sys.modules.get("tokenizers.models"), "Model", None)
+    if model is None or hasattr(model.save, "_flatout_original"):
         return
-    original = models.Model.save
+    original = model.save
     changes = Changes(opening.overlay)
 
     def save(self: Any, folder: Any, prefix: Any = None) -> Any:
@@ -176,7 +176,7 @@ def _tokenizer_models(opening: Opening) -> None:
         return [os.path.join(folder, os.path.basename(path)) for path in written]
 
     vars(save)["_flatout_original"] = original
-    models.Model.save = save
+    model.save = save
 
 
 def _sqlite(opening: Opening) -> None:
