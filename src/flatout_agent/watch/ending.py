@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 
 from flatout_agent.tell.recorder import Recorder
@@ -22,6 +24,10 @@ def end_process(recorder: Recorder) -> None:
     """End the process and do not return. Nothing of the program is needed any more, least of all
     its clean-up.
     """
+    if sys.platform != "win32":
+        with contextlib.suppress(ValueError):  # another thread's business
+            # torch's handler would raise for a loader's worker that is killed here.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.kill()
     for stream in (sys.stdout, sys.stderr):
