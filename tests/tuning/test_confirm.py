@@ -19,7 +19,8 @@ from flatout.tuning.confirm import (
     as_redrawn,
     confirmation,
     interval,
-    may_be_redrawn,
+    losses_differ,
+    redraws,
     unclear,
     unclear_runs,
 )
@@ -75,13 +76,25 @@ def facts(random_forward: bool) -> JobFacts:
     return JobFacts("2.13.0", "3.11", "linux", "cpu", models=(model,))
 
 
-def test_losses_that_differ_are_only_excused_where_something_is_drawn() -> None:
+def test_it_is_known_which_plans_draw_other_numbers() -> None:
     plan = (PlannedBoost("bf16-autocast"),)
-    assert may_be_redrawn(OFF, plan, facts(True))
-    assert not may_be_redrawn(OFF, plan, facts(False))
-    assert may_be_redrawn(OFF, (PlannedBoost("compile"),), facts(False)), "it draws others"
+    assert redraws(plan, facts(True))
+    assert not redraws(plan, facts(False))
+    assert redraws((PlannedBoost("compile"),), facts(False)), "it draws others"
+
+
+def test_only_finite_losses_that_differ_may_be_excused() -> None:
+    assert losses_differ(OFF)
     for change in ({"passed": True}, {"finite": False}, {"loss_sigma": None}):
-        assert not may_be_redrawn(Guard(**{**vars(OFF), **change}), plan, facts(True))
+        assert not losses_differ(Guard(**{**vars(OFF), **change}))
+
+
+def test_a_plan_that_only_rounds_is_excused_where_all_runs_go_their_own_way() -> None:
+    """As an agent does that acts on what it has learnt."""
+    far = dataclasses.replace(OFF, loss_sigma=11.8)
+    assert as_redrawn(far, [9.0, -6.0], redrawn=False).passed
+    for own in ([9.0], [1.0, -2.0], [0.0, 0.0, 0.0], []):
+        assert as_redrawn(far, own, redrawn=False) == far
 
 
 def test_they_are_excused_by_runs_that_are_off_about_as_far() -> None:

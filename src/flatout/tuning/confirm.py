@@ -67,26 +67,37 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
 OWN = (6.0, 4.0, 3.0)
 """Limits for the losses of a plan that redraws, in units of what other random numbers cause; by
 the number of runs with other numbers: a single run may come close by chance."""
+FEWEST_OWN = 2
+"""So many runs excuse a plan that does not redraw, within the limit for all plans."""
 
 
-def may_be_redrawn(guard: Guard, plan: tuple[PlannedBoost, ...], facts: wire.JobFacts) -> bool:
-    """Whether the losses differ, possibly because of other random numbers, as in dropout."""
+def losses_differ(guard: Guard) -> bool:
+    """Whether it is for its finite losses that a plan is refused: other random numbers alone may
+    move those as far.
+    """
+    return not guard.passed and guard.finite and guard.loss_sigma is not None
+
+
+def redraws(plan: tuple[PlannedBoost, ...], facts: wire.JobFacts) -> bool:
+    """Whether the program draws other random numbers under this plan, as in dropout."""
     draws = any(model.random_forward for model in facts.models)
-    draws = draws or any(known.get(boost.id).redraws for boost in plan)
-    return not guard.passed and guard.finite and guard.loss_sigma is not None and draws
+    return draws or any(known.get(boost.id).redraws for boost in plan)
 
 
-def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
+def as_redrawn(guard: Guard, own: Sequence[float], redrawn: bool = True) -> Guard:
     """The verdict on losses that differ, beside runs as written with other random numbers.
 
-    own: differences of these runs' losses, in standard errors.
+    own: differences of these runs' losses, in standard errors. redrawn: the plan draws other
+    numbers itself. If it only rounds, an agent that acts on what it has learnt may still go another
+    way at once, but then these runs differ as much.
     """
     own = [sigma for sigma in own if sigma]  # none at all: nothing was redrawn
-    if guard.loss_sigma is None or not own:
+    if guard.loss_sigma is None or len(own) < (1 if redrawn else FEWEST_OWN):
         return guard
     # The steps' own noise moves redrawn losses by about one standard error.
     spread = max(1.0, math.sqrt(statistics.fmean(sigma * sigma for sigma in own)))
-    if abs(guard.loss_sigma) > OWN[min(len(own), len(OWN)) - 1] * spread:
+    limit = OWN[min(len(own), len(OWN)) - 1] if redrawn else SIGMAS
+    if abs(guard.loss_sigma) > limit * spread:
         return guard
     farthest = max(map(abs, own))
     sigma = f"loss off by {guard.loss_sigma:+.1f} sigma"

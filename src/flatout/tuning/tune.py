@@ -26,7 +26,14 @@ from flatout.running.one.folder import ROOT
 from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance
-from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear, unclear_runs
+from flatout.tuning.confirm import (
+    as_redrawn,
+    confirmation,
+    losses_differ,
+    redraws,
+    unclear,
+    unclear_runs,
+)
 from flatout.tuning.losses import MOST_LOSSES, loss_sigma
 from flatout.tuning.trials import Found
 from flatout_agent import wire
@@ -237,10 +244,11 @@ def _with_own_noise(
     """The confirmation; losses that differ pass if other random numbers alone do as much."""
     if confirmed is None or untouched is None:
         return confirmed
-    if not may_be_redrawn(confirmed.guard, search.kept, search.facts):
+    if not losses_differ(confirmed.guard):
         return confirmed
     own = _own_sigmas(bench, search, untouched, deadline, name)
-    return dataclasses.replace(confirmed, guard=as_redrawn(confirmed.guard, own))
+    guard = as_redrawn(confirmed.guard, own, redraws(search.kept, search.facts))
+    return dataclasses.replace(confirmed, guard=guard)
 
 
 def _own_sigmas(
