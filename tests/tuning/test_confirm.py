@@ -45,11 +45,14 @@ def test_a_single_pair_has_no_interval_and_confirms_nothing() -> None:
     assert interval((2.0,)) is None
     assert unclear((1.5,))
     side = Side((100.0,), (), Process())
-    single = confirmation(side, Side((50.0,), (), Process()), Guard(True, ""))
-    assert (single.speedup, single.interval, single.faster) == (2.0, None, False)
-    assert planning.agrees(single, 1.9)
+    single = confirmation(side, Side((80.0,), (), Process()), Guard(True, ""))
+    assert (single.speedup, single.interval, single.faster) == (1.25, None, False)
+    assert planning.agrees(single, 1.5)
     assert planning.agrees(single, 1.2)  # the smaller one is told
-    assert not planning.agrees(single, 2.6)
+    assert not planning.agrees(single, 1.6)
+    large = confirmation(side, Side((20.0,), (), Process()), Guard(True, ""))
+    assert planning.agrees(large, 7.8), "5x in a pair denies no gain"
+    assert not planning.agrees(large, 1.0)
 
 
 def test_two_pairs_of_runs_are_enough_where_both_show_it_and_windows_take_five() -> None:

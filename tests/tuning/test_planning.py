@@ -44,6 +44,14 @@ def test_where_fresh_processes_cannot_tell_the_pairs_of_one_process_do() -> None
     assert (plan.speedup_interval, plan.pairs) == (None, None)
 
 
+def test_of_a_single_pair_and_the_pairs_of_one_process_the_smaller_gain_is_told() -> None:
+    found = dataclasses.replace(FOUND, now_ms=1.25)
+    single = dataclasses.replace(confirmed(5.0, 5.0, 5.0), interval=None)
+    plan = planning.plan(COMMAND, found, single, MACHINE)
+    assert plan is not None
+    assert (plan.speedup, plan.speedup_interval) == (5.0, None)
+
+
 @pytest.mark.parametrize(
     "against",
     [

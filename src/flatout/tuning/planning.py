@@ -43,6 +43,9 @@ def plan(
     if confirmation is not None and not holds(search, confirmation):
         return None
     proof = confirmation if confirmation is not None and confirmation.faster else None
+    speedup = search.speedup
+    if confirmation is not None and confirmation.interval is None and speedup is not None:
+        speedup = min(speedup, confirmation.speedup)  # of a single pair
     pays_after, compile_s = _pays_after(
         search.trials, search.kept, search.written.step_ms, search.now_ms
     )
@@ -52,7 +55,7 @@ def plan(
         script_sha256=script_sha256(command.script),
         job=search.facts,
         machine=machine,
-        speedup=proof.speedup if proof is not None else search.speedup,
+        speedup=proof.speedup if proof is not None else speedup,
         speedup_interval=proof.interval if proof is not None else None,
         pairs=proof.pairs if proof is not None else None,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -125,6 +128,10 @@ def _without(search: Found, ids: set[str], verdict: Verdict, reason: str) -> Fou
     )
 
 
+CLEAR_PAIR = 1.5
+"""A single pair that shows so much confirms a gain, also one that was larger between steps."""
+
+
 def agrees(confirmation: Confirmation, gain: float | None) -> bool:
     """Whether fresh processes, too noisy to confirm a small gain, are consistent with it.
 
@@ -135,6 +142,8 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
     if gain is None or gain <= 1.0:
         return False
     if confirmation.disturbed:
+        return True
+    if confirmation.interval is None and confirmation.speedup >= CLEAR_PAIR:
         return True
     _, high = confirmation.interval or (0.0, confirmation.speedup * ONE_PAIR)
     return gain <= high and confirmation.speedup >= 1.0
