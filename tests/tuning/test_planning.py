@@ -50,6 +50,10 @@ def test_of_a_single_pair_and_the_pairs_of_one_process_the_smaller_gain_is_told(
     plan = planning.plan(COMMAND, found, single, MACHINE)
     assert plan is not None
     assert (plan.speedup, plan.speedup_interval) == (5.0, None)
+    disturbed = dataclasses.replace(single, speedup=0.8, disturbed=True)
+    plan = planning.plan(COMMAND, found, disturbed, MACHINE)
+    assert plan is not None
+    assert plan.speedup == 8.0, "it contradicts nothing"
 
 
 @pytest.mark.parametrize(
