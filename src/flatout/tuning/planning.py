@@ -44,9 +44,13 @@ def plan(
         return None
     proof = confirmation if confirmation is not None and confirmation.faster else None
     speedup = search.speedup
-    if confirmation is not None and speedup is not None:
-        if confirmation.interval is None and not confirmation.disturbed:
-            speedup = min(speedup, confirmation.speedup)  # of a single pair
+    if (
+        speedup is not None
+        and confirmation is not None
+        and confirmation.interval is None
+        and not confirmation.disturbed
+    ):
+        speedup = min(speedup, confirmation.speedup)  # of a single pair
     pays_after, compile_s = _pays_after(
         search.trials, search.kept, search.written.step_ms, search.now_ms
     )
