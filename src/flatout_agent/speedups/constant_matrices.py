@@ -36,7 +36,7 @@ class Constant:
     """A matrix of the program as first seen, and its compressed form once that is made."""
 
     def __init__(self, matrix: torch.Tensor) -> None:
-        self.version, self.pointer = matrix._version, matrix.data_ptr()
+        self.version, self.pointer = matrix._version, self._pointer(matrix)
         self.sparse: Sparse | None = None
         self.settled = False
         """Whether it was decided if it is compressed."""
@@ -47,7 +47,11 @@ class Constant:
 
     def same(self, matrix: torch.Tensor) -> bool:
         """Whether nothing shows that it was written to."""
-        return matrix._version == self.version and matrix.data_ptr() == self.pointer
+        return matrix._version == self.version and self._pointer(matrix) == self.pointer
+
+    @staticmethod
+    def _pointer(matrix: torch.Tensor) -> int:
+        return matrix.data_ptr()
 
     def same_elements(self, matrix: torch.Tensor) -> bool:
         """Whether it still has the compressed elements, and zeros everywhere else."""
@@ -98,14 +102,12 @@ class SparseConstant(Constant):
     """The same for a sparse matrix (COO), whose parts are compared with copies."""
 
     def __init__(self, matrix: torch.Tensor) -> None:
-        self.version, self.pointer = matrix._version, matrix._values().data_ptr()
-        self.sparse: Sparse | None = None
-        self.settled = False
-        self.seen_at = -1
+        super().__init__(matrix)
         self._parts: tuple[Any, ...] = ()
 
-    def same(self, matrix: torch.Tensor) -> bool:
-        return matrix._version == self.version and matrix._values().data_ptr() == self.pointer
+    @staticmethod
+    def _pointer(matrix: torch.Tensor) -> int:
+        return matrix._values().data_ptr()
 
     def same_elements(self, matrix: torch.Tensor) -> bool:
         import torch

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.stand_in import StandIns, rounded_in_training
+from flatout_agent.speedups.stand_in import StandIns, in_float32, rounded_in_training
 
 if TYPE_CHECKING:
     import torch
@@ -45,10 +45,7 @@ class DepthwiseConvolutions:
                 slow = False
             if not slow:
                 return original(*args, **kwargs)
-            with torch.autocast("cpu", enabled=False):
-                values = [_float32(value) for value in args]
-                named = {name: _float32(value) for name, value in kwargs.items()}
-                return original(*values, **named).to(torch.bfloat16)
+            return in_float32(original, args, kwargs).to(torch.bfloat16)
 
         return convolution
 
@@ -83,12 +80,6 @@ def _is_slow(
 
 def _largest(numbers: int | tuple[int, ...]) -> int:
     return numbers if isinstance(numbers, int) else max(numbers)
-
-
-def _float32(value: Any) -> Any:
-    import torch
-
-    return value.float() if isinstance(value, torch.Tensor) else value
 
 
 @functools.cache

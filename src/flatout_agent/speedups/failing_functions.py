@@ -21,11 +21,13 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.sparse_products import sparse_products
-from flatout_agent.speedups.stand_in import StandIns
+from flatout_agent.speedups.stand_in import StandIns, in_float32
 
 Function = Callable[..., Any]
 Kinds = tuple[tuple[str, torch.dtype, torch.layout], ...]
 """Device type, dtype and layout of each tensor among the arguments."""
+TRIES = 2
+"""A call is made again so often with the functions in float32 that failed."""
 ABOUT_DTYPES = re.compile(r"d ?type|scalar ?type|bfloat16|half\b|data type", re.IGNORECASE)
 """In the errors of functions that were given 16 bits."""
 
@@ -67,6 +69,23 @@ class MendedFunctions:
         if not self._holders:
             for stand_ins in self._stand_ins.values():
                 stand_ins.let_go()
+
+    def call(self, made: Callable[[], Any]) -> Any:
+        """What `made` gives under autocast. If a function in it takes no 16 bits, it is found, and
+        the call made again: the attempt itself may have saved tensors for the backward pass.
+        """
+        for _ in range(TRIES):
+            if self.unreached:
+                break
+            try:
+                return made()
+            except Exception as error:
+                if not is_about_dtypes(error):
+                    raise
+            with Mending():
+                made()
+        with Mending():
+            return made()
 
     def add(self, function: Function, kinds: Kinds) -> None:
         """Compute `function` in float32 for such arguments from now on."""
@@ -128,26 +147,6 @@ def kinds_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kinds:
     """What decides whether a function fails under autocast."""
     tensors = nests.tensors((args, kwargs))
     return tuple((tensor.device.type, tensor.dtype, tensor.layout) for tensor in tensors)
-
-
-def in_float32(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The call without autocast, on float32 in place of 16 bits.
-
-    A function that writes to its first argument gets the others in that one's dtype.
-    """
-    device = next(tensor.device.type for tensor in nests.tensors((args, kwargs)))
-    name = function.__name__
-    writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-    dtype = args[0].dtype if writes else torch.float32
-
-    def cast(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(dtype) if tensor.dtype.is_floating_point else tensor
-
-    kept = 1 if writes else 0
-    with torch.autocast(device, enabled=False):
-        return function(
-            *args[:kept], *nests.change(args[kept:], cast), **nests.change(kwargs, cast)
-        )
 
 
 @functools.cache

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 MAX_NODES = 200_000
 """Give up looking for low precision in an autograd graph after this many nodes."""
 
-TRIES = 2
-"""A call is made again so often with the functions in float32 that failed."""
-
 CpuInstructions = Literal["AMX", "AVX512_BF16", "Arm BF16"]
 
 
@@ -266,12 +263,7 @@ class AutocastCall:
         return in_autocast
 
     def _in_autocast(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The call. If a function in it takes no 16 bits, it is found, and the call made again: the
-        attempt itself may have saved tensors for the backward pass.
-        """
         import torch
-
-        from flatout_agent.speedups.failing_functions import Mending, is_about_dtypes
 
         random_state = torch.get_rng_state() if self.calls < self.CHECKS else None
 
@@ -281,18 +273,7 @@ class AutocastCall:
             with torch.autocast(self.device, self.dtype):
                 return call(*args, **kwargs)
 
-        for _ in range(TRIES):
-            if self._mended.unreached:
-                break
-            try:
-                return made()
-            except Exception as error:
-                if not is_about_dtypes(error):
-                    raise
-            with Mending():
-                made()
-        with Mending():
-            return made()
+        return self._mended.call(made)
 
     def _evaluated(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call without gradients: nobody compared it, so it is made as written if it fails."""
@@ -314,8 +295,8 @@ class AutocastCall:
             return None
         if self.low is False:
             return False, f"no operation of the model ran in {name}"
-        if self._mended.names:
-            detail += f"; in float32, as it fails in {name}: {', '.join(self._mended.names)}"
+        if functions := ", ".join(self._mended.names):
+            detail += f"; in float32, as it fails in {name}: {functions}"
         if self.low is None:
             return True, f"{name} {detail}; ran under autocast, its dtypes cannot be seen"
         return True, f"{name} {detail}"

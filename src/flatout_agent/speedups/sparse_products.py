@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.constant_matrices import Constants, compressed, product
-from flatout_agent.speedups.stand_in import StandIns, is_plain
+from flatout_agent.speedups.stand_in import StandIns, in_float32, is_plain
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -75,8 +75,7 @@ class SparseProducts:
                 taken = self._takes_sparse(matrix, dense)
                 result = self._result(matrix, dense) if taken else None
                 return original(matrix, dense) if result is None else result
-            with torch.autocast(matrix.device.type, enabled=False):
-                return mm(matrix.float(), dense.float())
+            return in_float32(mm, (matrix, dense), {})
 
         return mm
 

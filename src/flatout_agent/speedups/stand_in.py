@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.replacing import Replacement
+from flatout_agent.speedups import nests
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +115,28 @@ def rounded_in_training(*tensors: Any) -> bool:
         and any(tensor.requires_grad for tensor in tensors)
         and all(tensor.device.type == "cpu" for tensor in tensors)
     )
+
+
+def in_float32(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call without autocast, on float32 in place of 16 bits.
+
+    A function that writes to its first argument gets the others in that one's dtype.
+    """
+    import torch
+
+    device = next(tensor.device.type for tensor in nests.tensors((args, kwargs)))
+    name = function.__name__
+    writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    dtype = args[0].dtype if writes else torch.float32
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.dtype.is_floating_point else tensor
+
+    kept = 1 if writes else 0
+    with torch.autocast(device, enabled=False):
+        return function(
+            *args[:kept], *nests.change(args[kept:], cast), **nests.change(kwargs, cast)
+        )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

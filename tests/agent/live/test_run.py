@@ -91,6 +91,19 @@ def test_a_micro_step_may_call_its_model_twice(
     assert sizes == [2 * 1 * 2, 2 * 2 * 2]
 
 
+def ticks_of(watch: LiveWatch) -> list[Tick]:
+    """The units that are handed to a story from now on."""
+    ticks: list[Tick] = []
+
+    def story() -> Iterator[None]:
+        while True:
+            ticks.append((yield))  # type: ignore[arg-type]
+
+    watch.story = story()  # type: ignore[assignment]
+    next(watch.story)  # type: ignore[arg-type]
+    return ticks
+
+
 def test_a_throw_away_run_ends_by_itself_when_its_time_is_up(
     watch: LiveWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,14 +115,7 @@ def test_a_throw_away_run_ends_by_itself_when_its_time_is_up(
     watch.orders = replace(watch.orders, stop=True)
     watch.tuning.untried = [Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.1)]
     watch.tuning.budget.throw_away, watch.tuning.budget.ends_at = True, watch.now() + 60.0
-    ticks: list[Tick] = []
-
-    def story() -> Iterator[None]:
-        while True:
-            ticks.append((yield))  # type: ignore[arg-type]
-
-    watch.story = story()  # type: ignore[assignment]
-    next(watch.story)  # type: ignore[arg-type]
+    ticks = ticks_of(watch)
     watch._send(Tick(0.1, 1, True))
     assert len(ticks) == 1
     assert not ended
@@ -208,14 +214,7 @@ def other(watch: LiveWatch, monkeypatch: pytest.MonkeyPatch) -> OtherRank:
 def test_a_unit_counts_where_it_is_clean_on_every_rank(
     watch: LiveWatch, other: OtherRank, own: Tick, told: float, expected: Tick
 ) -> None:
-    ticks: list[Tick] = []
-
-    def story() -> Iterator[None]:
-        while True:
-            ticks.append((yield))  # type: ignore[arg-type]
-
-    watch.story = story()  # type: ignore[assignment]
-    next(watch.story)  # type: ignore[arg-type]
+    ticks = ticks_of(watch)
     other.told = [told]
     watch._send(own)
     assert ticks == [expected]
