@@ -40,7 +40,7 @@ from flatout_agent.watch.profile import compile
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in
-from flatout_agent.watch.training_calls import is_of_training
+from flatout_agent.watch.training_calls import is_frozen, is_of_training
 from flatout_agent.wire import pulse as layout
 
 MICRO_STEP_S = 1.0
@@ -190,8 +190,9 @@ class LiveWatch(RunWatch):
     ) -> Any:
         """A call for an evaluation, or one that belongs to each step, such as a policy acting."""
         seen = model, (args, kwargs), self.job.steps, self._epoch_began
-        if self.story is not None and self.recorder.safely(
-            "step calls", self._step_calls.belong, *seen
+        if is_frozen(model) or (
+            self.story is not None
+            and self.recorder.safely("step calls", self._step_calls.belong, *seen)
         ):
             return self.checks.called(model, call, args, kwargs)
         self._clean = False

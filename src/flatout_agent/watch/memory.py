@@ -18,6 +18,7 @@ from flatout_agent.watch import Watcher
 from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.profile.modes import StepMode
 from flatout_agent.watch.tensors import samples_in, tensors_in
+from flatout_agent.watch.training_calls import is_of_training
 
 PARTS = (4, 4, 2, 2)
 """The part of its batch that each step gets; the first step of a size creates what later ones
@@ -66,7 +67,7 @@ class MemoryWatch(Watcher):
 
     def _watched(self, model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if model.training and torch.is_grad_enabled():
+            if is_of_training(model, args, kwargs):
                 self.recorder.safely("training call", self._called, args, kwargs)
             return call(*args, **kwargs)
 

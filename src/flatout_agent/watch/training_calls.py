@@ -9,6 +9,13 @@ import torch
 from flatout_agent.watch.tensors import tensors_in
 
 
+def is_frozen(model: torch.nn.Module) -> bool:
+    """Whether none of its weights gets a gradient. A call of such a model without gradients (the
+    features of a target) begins no evaluation.
+    """
+    return not any(parameter.requires_grad for parameter in model.parameters())
+
+
 def is_of_training(model: torch.nn.Module, args: Any, kwargs: Any, known: bool = True) -> bool:
     """Whether gradients will come back through this call.
 
@@ -21,7 +28,7 @@ def is_of_training(model: torch.nn.Module, args: Any, kwargs: Any, known: bool =
         return False
     if known and model.training:
         return True
-    if any(parameter.requires_grad for parameter in model.parameters()):
+    if not is_frozen(model):
         return model.training
     if next(iter(model.parameters()), None) is None:
         return False  # a loss, or a transformation of samples

@@ -24,7 +24,7 @@ from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
-from flatout_agent.watch.training_calls import is_of_training
+from flatout_agent.watch.training_calls import is_frozen, is_of_training
 from flatout_agent.watch.window import TrialWindow
 
 
@@ -74,6 +74,8 @@ class TrialWatch(Watcher):
             if self.notes.capturing():
                 return call(*args, **kwargs)
             if not is_of_training(model, args, kwargs):
+                if is_frozen(model):
+                    return call(*args, **kwargs)
                 safely, evaluates = self.recorder.safely, self.record.evaluates
                 evaluating = safely("evaluation", evaluates, model, args, kwargs)
                 output = call(*args, **kwargs)

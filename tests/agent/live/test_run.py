@@ -67,6 +67,20 @@ def test_an_evaluation_does_not(watch: LiveWatch) -> None:
     assert not any(clean_steps(watch, lambda step: torch.ones(3, 2)))
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+def test_the_features_of_a_target_are_no_evaluation(watch: LiveWatch, gradients: bool) -> None:
+    perceives = torch.nn.Linear(2, 2).requires_grad_(False).eval()
+    call = watch._watched(perceives, 1, perceives.forward)
+    watch.job.steps, watch._clean = 3, True
+    with torch.set_grad_enabled(gradients):
+        call(torch.ones(3, 2))
+    assert watch._clean
+    perceives.requires_grad_(True)
+    with torch.set_grad_enabled(gradients):
+        call(torch.ones(3, 2))
+    assert not watch._clean, "a trained one in evaluation"
+
+
 def test_nor_what_a_loader_of_its_own_feeds(watch: LiveWatch) -> None:
     assert not any(clean_steps(watch, acting, epoch_each_step=True))
 

@@ -22,6 +22,7 @@ from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.loader import LoaderStarts
+from flatout_agent.watch.training_calls import is_frozen, is_of_training
 
 STACK = 8
 """The user's functions, from a call outwards."""
@@ -122,9 +123,10 @@ class LoopNotes:
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def layer(call: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
-                training = model.training and torch.is_grad_enabled()
                 safely = self.recorder.safely
-                if not training:
+                if not is_of_training(model, args, kwargs):
+                    if is_frozen(model):
+                        return call(*args, **kwargs)
                     evaluates = safely("evaluation", self._evaluates, model, number, args, kwargs)
                     output = call(*args, **kwargs)
                     if evaluates:

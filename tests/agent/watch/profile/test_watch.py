@@ -137,6 +137,29 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     return profile(CLEAN, tmp_path_factory.mktemp("clean"), light=False)
 
 
+PERCEIVED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 16)
+perceives = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).requires_grad_(False).eval()
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(160):
+    x = torch.randn(8, 16)
+    loss = (perceives(model(x)) - perceives(x)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_frozen_network_behind_the_loss_is_no_evaluation(tmp_path: Path) -> None:
+    seen = profile(PERCEIVED, tmp_path)
+    assert seen.seen.eval_where is None
+    assert all(step.eval_s == 0 for step in seen.of(wire.StepTaken))
+
+
 def test_a_sound_program_goes_on_as_without_flatout_and_has_its_figures(
     clean: Profiled, tmp_path: Path
 ) -> None:
