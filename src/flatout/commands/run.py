@@ -239,6 +239,8 @@ def _told(
         # If the others lost the rank that failed, that is not an error of ours.
         faults = () if group.failure is not None else end.faults
         together = endings.ranks_end(ended.records, *parts)
+        if ranks.scaling is not None and ended.folder is not None:
+            endings.write_trial(ranks.scaling, ended.folder)
         end = dataclasses.replace(end, ranks=together, faults=faults)
     end = dataclasses.replace(end, interrupted=ended.interrupted)
     then = request.applied.machine.torch if request.applied.machine else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+RANKS_TRIAL = "ranks-trial.json"
+"""The file in a run's folder that holds the preceding Scaling."""
 RankEnding = Literal["error", "early", "hang", "gone"]
 """early: ended normally while others still trained; gone: its machine or flatout there is lost."""
 LossesAgree = Literal["exact", "rounding", "noise", "different"]

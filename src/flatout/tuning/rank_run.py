@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
 from flatout.running.one import folder
 from flatout.running.one.command import Command, script_sha256
+from flatout.running.ranks import endings
 from flatout.running.ranks.layout import RankLayout, fewer
 from flatout.running.ranks.native import NativeStart, starts_group
 from flatout.tuning import plan_file, scaling_trial
@@ -63,6 +65,8 @@ def planned(
     if isinstance(measured, TooShort):
         warn(TOO_SHORT)
         return RankPlan(replace(layout, native=measured.native))
+    with suppress(OSError):
+        endings.write_trial(measured, run_folder)
     best = measured.chosen
     if best is None:
         return RankPlan(layout, measured)

@@ -130,7 +130,8 @@ def in_float32(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     dtype = args[0].dtype if writes else torch.float32
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(dtype) if tensor.dtype.is_floating_point else tensor
+        rounded = tensor.dtype in (torch.bfloat16, torch.float16)
+        return tensor.to(dtype) if rounded or (writes and tensor.is_floating_point()) else tensor
 
     kept = 1 if writes else 0
     with torch.autocast(device, enabled=False):

@@ -128,6 +128,15 @@ def test_complex_weights_stay_as_they_are() -> None:
     applied.undo()
 
 
+def test_float64_is_not_rounded() -> None:
+    matrix, dense = GRAPH.double(), torch.full((ROWS, 4), 1 / 3, dtype=torch.float64)
+    expected = torch.sparse.mm(matrix, dense)
+    applied = bf16_autocast.apply(Job(), nn.Linear(2, 2), {})
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(torch.sparse.mm(matrix, dense), expected)
+    applied.undo()
+
+
 def test_only_arguments_that_fail_are_cast(fresh: MendedFunctions) -> None:
     def both(hidden: torch.Tensor) -> torch.Tensor:
         same = torch.zeros_like(hidden).scatter_add_(0, INDEX, hidden)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
-from flatout.nouns.ranks import ModelCut, RankFailure, RanksEnd, Scaling
+from flatout.nouns.ranks import RANKS_TRIAL, ModelCut, RankFailure, RanksEnd, Scaling
 from flatout.running.one.records import Processes
 from flatout.running.one.trial_process import log_tail
 from flatout_agent import wire
@@ -101,3 +103,11 @@ def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:
         ModelCut(part.model, part.cut, part.reason, part.rows, part.error, part.random)
         for part in seen.regions
     )
+
+
+def write_trial(scaling: Scaling, run_folder: Path) -> None:
+    """Keep the trial that preceded a run in its folder. Raises OSError."""
+    text = json.dumps(dataclasses.asdict(scaling), indent=2)
+    partial = run_folder / f"{RANKS_TRIAL}.partial"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(run_folder / RANKS_TRIAL)
