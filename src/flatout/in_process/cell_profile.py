@@ -56,10 +56,17 @@ class CellProfile:
             page, wall_s = self._folder / "report.html", time.monotonic() - self._began
             findings = diagnose_profile(profile)
             notes = records.notes(processes, leading, self._orders)
-            paths = str(self._folder), str(page)
-            number = len(checks.JOB.files())
-            profiled = Profiled(profile, findings, notes, 1.0, number, wall_s, *paths)
-            profiled = _with_cells(profiled)
+            profiled = _with_cells(
+                Profiled(
+                    profile,
+                    findings,
+                    notes,
+                    checks=len(checks.JOB.files()),
+                    wall_s=wall_s,
+                    run_folder=str(self._folder),
+                    report_path=str(page),
+                )
+            )
             text = json.dumps(document.document(profiled), indent=2) + "\n"
             (self._folder / "profile.json").write_text(text, encoding="utf-8")
             html.write_report(profiled, page)
