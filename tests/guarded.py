@@ -62,6 +62,11 @@ def conv(layers: int = 2) -> nn.Module:
     return nn.Sequential(*found, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
+def words_by_words() -> nn.Module:
+    embed = nn.Embedding(50, 24, sparse=True)
+    return nn.Sequential(embed, nn.Linear(24, 32), nn.ReLU(), nn.Linear(32, 50))
+
+
 def vectors() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(32, 20), torch.randint(10, (32,))
 
@@ -78,6 +83,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "mlp": (mlp, vectors),
     "conv": (conv, images),
     "lstm": (Tagger, words),
+    "sparse gradients": (words_by_words, words),
     "transformer": (Attending, words),
 }
 
@@ -151,7 +157,9 @@ def _plain(value: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+        if not isinstance(other, torch.Tensor) or one.layout != other.layout:
+            return False
+        return torch.equal(one.to_dense(), other.to_dense())
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list):

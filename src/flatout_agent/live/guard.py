@@ -301,13 +301,13 @@ def compare(
     error, projection, entries = distance(boosted.gradients, written.gradients)
     output_error, outputs, _ = distance(boosted.outputs, written.outputs)
     finite = all(
-        bool(tensor.isfinite().all())
+        bool(_dense(tensor).isfinite().all())
         for tensor, before in zip(
             [*boosted.outputs, *boosted.gradients],
             [*written.outputs, *written.gradients],
             strict=True,
         )
-        if tensor is not None and before is not None and bool(before.isfinite().all())
+        if tensor is not None and before is not None and bool(_dense(before).isfinite().all())
     )
     worst = _worst(written, boosted, noise)
     by_rounding = rounded_rows or (0.0,) * len(written.outputs)

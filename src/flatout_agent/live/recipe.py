@@ -24,7 +24,7 @@ from flatout_agent.boosts import load
 from flatout_agent.live import candidates, decide, expected, measure
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate, Refusal, highest_risk
-from flatout_agent.live.compare import SURE_PAIRS, Comparer, Orders
+from flatout_agent.live.compare import SURE_PAIRS, SURPRISING, Comparer, Orders
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.measure import Measure
 from flatout_agent.live.state import Machinery, State, Story, Tick
@@ -938,7 +938,9 @@ class Tuning:
         share = 0.5 if self.budget.reserved_s else 2 / 3
         loads = group[0].boost.loads  # its blocks are long
         late = self.comparer.affordable_pairs() < 2
-        long = late and self.measure.pair_s() > LONG_PAIR_S
+        promised = math.prod(candidate.promise for candidate in group)
+        expected = answer.gain <= SURPRISING * promised
+        long = late and expected and self.measure.pair_s() > LONG_PAIR_S
         pairs = 2 if long or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST
         return (
             self.budget.throw_away

@@ -689,6 +689,13 @@ class Episodes(Program):
         return self.stepped(self.step_s(self.ids) * self._random.lognormvariate(0, 0.9))
 
 
+class Disturbed(Program):
+    """Its steps are long, and other programs take the cores for some of them."""
+
+    def tick(self) -> Tick:
+        return self.stepped(15 * self.step_s(self.ids) * self._random.lognormvariate(0, 1.3))
+
+
 class Growing(Program):
     """Its steps grow as it learns, for some hundred steps."""
 
@@ -697,13 +704,15 @@ class Growing(Program):
         return self.stepped(self.step_s(self.ids) / STEP_S * grown * self._random.uniform(0.9, 1.1))
 
 
-def wrongly_kept(noise: float, runs: int, kind: type[Program] = Program) -> list[wire.Decided]:
+def wrongly_kept(
+    noise: float, runs: int, kind: type[Program] = Program, budget_s: float = 12.0
+) -> list[wire.Decided]:
     """Of boosts that do nothing, in runs without time."""
     found = []
     for seed in range(runs):
         program = kind({}, noise=noise)
         program._random.seed(seed)
-        tune(program, "bf16-autocast", "gc-pause", budget_s=12.0)
+        tune(program, "bf16-autocast", "gc-pause", budget_s=budget_s)
         decided = [r for r in program.records if isinstance(r, wire.Decided)]
         found += [row for row in decided if row.verdict == "kept"]  # also what is dropped later
     return found
@@ -712,6 +721,12 @@ def wrongly_kept(noise: float, runs: int, kind: type[Program] = Program) -> list
 @pytest.mark.parametrize("kind", [Episodes, Growing])
 def test_one_pair_decides_nothing_where_steps_differ_or_grow(kind: type[Program]) -> None:
     assert not wrongly_kept(0.0, 60, kind)
+
+
+def test_two_pairs_are_not_believed_of_a_gain_far_beyond_what_is_promised() -> None:
+    wrong = wrongly_kept(0.0, 60, Disturbed, budget_s=20.0)
+    late = [row for row in wrong if row.reason.startswith("no time for more pairs")]
+    assert max(row.gain or 0.0 for row in late) < 2.0, late
 
 
 def test_what_cannot_pay_in_the_steps_that_are_left_is_not_tried() -> None:
