@@ -134,7 +134,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "live": f"{STATE}\n{TUNED}",
         "other": "1 + 1",
         "tuned": loop("break", SETTLED),
-        "put back": "print(gc.get_threshold() == before[10], 'flatout.toml' in os.listdir())",
+        "put back": "print(gc.get_threshold() == before[10], *sorted(glob.glob('flatout*')))",
+        "report": "print(open('flatout-report.html').read())",
         "collected": GONE,
         "fails": "model(torch.randn(2, 63))",
         "interrupted": loop("raise KeyboardInterrupt", '"kind":"block"'),
@@ -165,8 +166,15 @@ def test_a_line_of_a_cell_becomes_its_card(told: dict[str, list[Any]]) -> None:
     assert "x faster: " in plain
     assert "plan: flatout.toml" in plain
     assert "faster</b>" in html and "gc-pause" in html
-    assert 'href="./.flatout/runs/' in html
-    assert kernel.printed(told["put back"]) == "True True\n"
+    assert 'href="./flatout-report.html"' in html, "no front end opens what lies in .flatout"
+    assert kernel.printed(told["put back"]) == "True flatout-report.html flatout.toml\n"
+
+
+def test_the_report_names_cells_as_tracebacks_do(told: dict[str, list[Any]]) -> None:
+    page = kernel.printed(told["report"])
+    assert "In[4]:" in page
+    assert "ipykernel" not in page
+    assert "Program:" not in page, "a notebook is started by no command"
 
 
 def test_what_a_cell_has_trained_is_collected_when_the_program_lets_go(
@@ -205,9 +213,9 @@ def test_the_magic_is_for_its_cell_alone(told: dict[str, list[Any]]) -> None:
 
 def test_a_cell_is_profiled_with_the_variables_of_others(told: dict[str, list[Any]]) -> None:
     text = kernel.printed(told["profile"])
-    assert "In[13]:" in text, told["profile"]
+    assert "In[14]:" in text, told["profile"]
     assert "ipykernel" not in text
-    assert "report.html" in text
+    assert "/flatout-profile.html" in text
     assert "inside flatout" not in text
 
 
