@@ -19,6 +19,7 @@ from flatout import commands
 from flatout.__main__ import INTERNAL_ERROR, outcome
 from flatout.commands import profile
 from flatout.nouns.errors import INTERRUPTED, UserError
+from flatout.probing import machine
 from flatout.profiling import recording
 
 
@@ -167,6 +168,20 @@ def test_errors_are_told_without_a_traceback(
     assert lines[:3] == ["flatout: no", "  next: go", "flatout: no"]
     assert lines[3] == "flatout: No space left on device: /x/y"
     assert lines[5:7] == ["flatout: interrupted", "flatout: internal error: ValueError: surprise"]
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["env", "install"]])
+def test_a_command_that_is_interrupted_says_so(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Typer makes an exit code of it, and nothing else."""
+
+    def look(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine, "look", look)
+    assert outcome(arguments) == INTERRUPTED
+    assert capsys.readouterr().err == "flatout: interrupted\n"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from commands.called import Ended, Flatout
+from flatout.__main__ import outcome
+from flatout.nouns.errors import INTERRUPTED
+from flatout.probing import machine
+from flatout.reporting.moving_line import SelfTestView
 
 MACHINES = Path(__file__).parents[1] / "machines"
 
@@ -59,6 +63,21 @@ def test_this_machine() -> None:
     if sys.platform == "linux":
         assert machine["cpu"]["affinity_cores"] == len(os.sched_getaffinity(0))
         assert machine["memory"]["total_bytes"] > 2**28
+
+
+def test_deep_says_at_once_that_it_takes_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Importing torch alone may take as long as all that is tried afterwards."""
+    said: list[str] = []
+
+    def look(*_: object) -> None:
+        said.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine, "look", look)
+    assert outcome(["doctor", "--deep"]) == INTERRUPTED
+    assert said == [f"{SelfTestView.first}\n"]
 
 
 @pytest.mark.thorough

@@ -35,6 +35,8 @@ def show(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 def test_install_prints_lines_to_paste(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome(["env", "install"]) == 0
     text = capsys.readouterr().out
+    assert outcome(["env"]) == 0, "the README promises them under this name"
+    assert capsys.readouterr().out == text
     assert text.startswith("# why: Driver 580.95.05 supports ")
     assert "/home/user/venv/bin/python -m pip install torch==" in text
     if os.name == "posix":

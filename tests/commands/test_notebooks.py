@@ -135,7 +135,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "live": f"{STATE}\n{TUNED}",
         "other": "1 + 1",
         "tuned": loop("break", SETTLED),
-        "put back": "print(gc.get_threshold() == before[10], 'flatout.toml' in os.listdir())",
+        "put back": "print(gc.get_threshold() == before[10], *sorted(glob.glob('flatout*')))",
+        "report": "print(open('flatout-report.html').read())",
         "collected": GONE,
         "fails": "model(torch.randn(2, 63))",
         "interrupted": loop("raise KeyboardInterrupt", '"kind":"block"'),
@@ -166,8 +167,15 @@ def test_a_line_of_a_cell_becomes_its_card(told: dict[str, list[Any]]) -> None:
     assert "x faster: " in plain
     assert "plan: flatout.toml" in plain
     assert "faster</b>" in html and "gc-pause" in html
-    assert 'href="./.flatout/runs/' in html
-    assert kernel.printed(told["put back"]) == "True True\n"
+    assert 'href="./flatout-report.html"' in html, "no front end opens what lies in .flatout"
+    assert kernel.printed(told["put back"]) == "True flatout-report.html flatout.toml\n"
+
+
+def test_the_report_names_cells_as_tracebacks_do(told: dict[str, list[Any]]) -> None:
+    page = kernel.printed(told["report"])
+    assert "In[4]:" in page
+    assert "ipykernel" not in page
+    assert "Program:" not in page, "a notebook is started by no command"
 
 
 def test_what_a_cell_has_trained_is_collected_when_the_program_lets_go(
@@ -209,8 +217,8 @@ def test_a_cell_is_profiled_with_the_variables_of_others(told: dict[str, list[An
     assert "ipykernel" not in text
     assert "inside flatout" not in text
     assert "100% of the step" not in text, "what counts is what counts for `flatout profile`"
-    (report,) = re.findall(r"\S+report\.html", text)
-    assert "In[13]:" in Path(report).read_text(encoding="utf-8"), "the cell's lines"
+    (report,) = re.findall(r"\S+/flatout-profile\.html", text)
+    assert "In[14]:" in Path(report).read_text(encoding="utf-8"), "the cell's lines"
 
 
 def test_a_cell_is_tuned_and_what_it_trained_is_put_back(told: dict[str, list[Any]]) -> None:

@@ -106,6 +106,7 @@ def test_nodes_get_flatout_from_where_it_came(
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
     assert contract.own_requirement() == source
+    assert contract.only_here() == ("file:///code" if "dir_info" in str(origin) else None)
 
 
 @pytest.mark.parametrize("engine", engines.names())

@@ -54,14 +54,35 @@ def test_a_good_case_answers_in_its_first_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in tuned_examples.ALL if name not in ("hostile", "faulty")]
-)
-def test_the_screen_has_at_most_12_lines(name: str) -> None:
-    """But for warnings. What was not kept is one line each, without reasons."""
-    lines = printed(tuned_examples.ALL[name]()).splitlines()
+@EXAMPLES
+def test_the_screen_has_at_most_12_lines(example: Callable[[], Tuned]) -> None:
+    """Warnings included. What was not kept is one line each, without reasons."""
+    lines = printed(example()).splitlines()
     assert len(lines) <= 12
     assert sum(line.startswith("left out: ") for line in lines) <= 1
+
+
+def test_what_has_no_place_on_the_screen_is_counted_and_with_why_printed() -> None:
+    tuned = tuned_examples.crowded()
+    lines = printed(tuned).splitlines()
+    labels = [line.partition(":")[0] for line in lines]
+    told = ["loss curve", "may change", "kept", "pays off", "left out", "interrupted", "plan"]
+    assert labels[-9:] == [*told, "report", "next"]
+    assert "interrupted: boosts not tried by then are missing above (and 11 more: --why)" in lines
+    assert next(line for line in lines if line.startswith("kept:")).endswith(" more (--why)")
+    assert "left out: 8 tried and dropped, 4 failed, 4 had no time, 4 do not apply (--why)" in lines
+    every = flat(printed(tuned, why=True))
+    for text in ("note 3", "no iterator 4", "out/result-4.csv", "boost-number-9", "interrupted:"):
+        assert text in every
+
+
+def test_of_the_warnings_as_many_are_told_as_have_a_place() -> None:
+    lines = printed(tuned_examples.with_notes("first", "second", "third", "fourth")).splitlines()
+    assert len(lines) == 12
+    assert "note: first (and 3 more: --why)" in lines
+    lines = printed(tuned_examples.with_notes("a long one " * 20), 120).splitlines()
+    assert len(lines) == 12
+    assert sum(line.startswith("note: a long one ") for line in lines) == 1
 
 
 def test_a_large_error_stands_beside_what_other_random_numbers_do() -> None:
@@ -124,15 +145,15 @@ def test_no_plan_has_its_true_reason() -> None:
 
 
 def test_faults_and_leaked_files_are_told_without_a_flood() -> None:
-    lines = printed(tuned_examples.faulty()).splitlines()
+    lines = printed(tuned_examples.faulty(), why=True).splitlines()
     assert sum("error inside flatout" in line for line in lines) == 1
     text = flat("\n".join(lines))
     assert "files changed while trials ran: out/result-0.csv" in text and "and 3 more" in text
 
 
 @given(TUNED)
-def test_any_tuned_can_be_told(tuned: Tuned) -> None:
-    assert printed(tuned)
+def test_any_tuned_can_be_told_in_12_lines(tuned: Tuned) -> None:
+    assert len(printed(tuned).splitlines()) <= 12
 
 
 def test_an_old_code_page_gets_question_marks_not_a_crash() -> None:

@@ -52,3 +52,14 @@ def test_importing_the_reports_draws_in_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_a_run_interrupted_before_its_first_step_says_nothing_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """That it never imported torch is no news of a program that was stopped at doing so."""
+    end = RunEnd(0, interrupted=True, notes=("the program never imported torch",))
+    terminal.run_ended(end, quiet=False)
+    assert capsys.readouterr().err == "flatout: interrupted before its first step\n"
+    terminal.run_ended(end, quiet=True)
+    assert capsys.readouterr().err == ""

@@ -295,6 +295,32 @@ def faulty() -> Tuned:
     )
 
 
+def crowded() -> Tuned:
+    """Many boosts of every fate, one that compiles, and all that may be said beside them."""
+    won = good()
+    names = [f"boost-number-{number}" for number in range(30)]
+    kept = tuple(
+        PlannedBoost(name, {"size": 1}, 1.1, "rounding" if at % 2 else "exact")
+        for at, name in enumerate(names[:10])
+    )
+    fates = [Verdict.SLOWER, Verdict.DIFFERENT, Verdict.FAILED, Verdict.SKIPPED, Verdict.SKIPPED]
+    trials = [
+        trial(name, fates[at % 5], reason="why", why_untried="no_time" if at % 5 == 3 else None)
+        for at, name in enumerate(names[10:])
+    ]
+    note = "neighbouring blocks of the program as written differed by 31%: small gains cannot be"
+    return dataclasses.replace(
+        won,
+        trials=(*won.trials[:2], *trials),
+        plan=Plan(kept, won.command, pays_after_steps=12_400, compile_s=41.0),
+        redrawn=tuple(names[10:14]),
+        interrupted=True,
+        leaked=tuple(f"out/result-{i}.csv" for i in range(8)),
+        faults=tuple(f"watch.wait: RuntimeError: no iterator {i}" for i in range(7)),
+        notes=tuple(f"{note} measured on this machine now; note {i}" for i in range(4)),
+    )
+
+
 ALL = {
     "good": good,
     "nothing": nothing,
@@ -306,6 +332,7 @@ ALL = {
     "interrupted": interrupted,
     "hostile": hostile,
     "faulty": faulty,
+    "crowded": crowded,
 }
 
 

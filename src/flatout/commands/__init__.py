@@ -31,7 +31,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import flatout
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.reporting.harmless import harmless as harmless
 from flatout.reporting.harmless import warn as warn
 
@@ -95,6 +95,12 @@ class CommandEntry(NamedTuple):
 
 class _Overview(TyperGroup):
     """Lists the commands under their groups' headings, before the options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would end without a word
+            raise UserError("interrupted", exit_code=INTERRUPTED) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)

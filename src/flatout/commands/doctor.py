@@ -79,6 +79,7 @@ def command(
 
 def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | None) -> Diagnosed:
     from concurrent.futures import ThreadPoolExecutor
+    from contextlib import nullcontext
 
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose
@@ -88,13 +89,12 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
 
     began = time.monotonic()
     executable = chosen_python(python)
-    with ThreadPoolExecutor(1) as pool:
+    with SelfTestView() if deep else nullcontext() as view, ThreadPoolExecutor(1) as pool:
         loading = pool.submit(checks.MACHINE.every)
         facts = recorded.read(recording) if recording else machine.look(executable, deep)
         modules = loading.result()
-    tests: tuple[SelfTest, ...] = ()
-    if deep:
-        with SelfTestView() as view:
+        tests: tuple[SelfTest, ...] = ()
+        if view is not None:
             tests = selftest.run(executable, tell=view.step)
     if redact:
         facts, tests = redacted.with_tests(facts, tests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,11 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist
 Remove = Annotated[bool, typer.Option("--remove", help="Delete the file again.")]
 
 
+def modern(words: Sequence[str]) -> list[str]:
+    """Alone, it prints what fits this machine, as the README says."""
+    return [*words] or ["install"]
+
+
 def command() -> None:
     """Print the install commands or files that fit this machine.
 
@@ -83,7 +89,7 @@ def command() -> None:
     hook is about FLATOUT_LIVE=1 instead, and writes one file.
 
     Examples:
-      flatout env install
+      flatout env
       flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
       flatout env docker --write .
     """

@@ -29,6 +29,8 @@ from flatout.running.one.trial_process import write_orders
 from flatout_agent import wire
 from flatout_agent.process import start
 
+REPORT = "flatout-profile.html"
+
 
 class CellProfile:
     """From the beginning of a cell to its end."""
@@ -70,6 +72,7 @@ class CellProfile:
             text = json.dumps(document.document(profiled), indent=2) + "\n"
             (self._folder / "profile.json").write_text(text, encoding="utf-8")
             html.write_report(profiled, page)
+        profiled = dataclasses.replace(profiled, report_path=str(cells.visible(page, REPORT)))
         terminal.profile(profiled, terminal.answers())
 
     def _tell_too_few(self, steps: int) -> None:

@@ -22,6 +22,22 @@ def output() -> CellOutput | None:
     return CellOutput(named) if getattr(shell(), "kernel", None) is not None else None
 
 
+def visible(page: Path, name: str) -> Path:
+    """A copy of a report under this name in the working folder; outside a notebook, the report.
+
+    The front ends of notebooks neither list nor open what lies in a hidden folder, as runs do. In
+    the copy the cells have their names.
+    """
+    if output() is None:
+        return page
+    copy = Path.cwd() / name
+    try:
+        copy.write_text(named(page.read_text(encoding="utf-8")), encoding="utf-8")
+    except OSError:  # nothing may be written here
+        return page
+    return copy
+
+
 def follow(changed: Callable[[bool], None]) -> Callable[[], None]:
     """Call `changed` when a cell has ended, and when one begins; returns the way to stop that.
 

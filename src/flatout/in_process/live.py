@@ -33,7 +33,7 @@ from flatout.tuning.live_run import LiveTuning
 from flatout_agent import wire
 from flatout_agent.process import start
 
-PLAN = Path("flatout.toml")
+PLAN, REPORT = Path("flatout.toml"), "flatout-report.html"
 
 
 def live(
@@ -259,7 +259,11 @@ class RunHere:
         tuned = self._tuning.write_plan(self._command, path, self._folder, warn)
         if tuned is not None and self._thrown_away:
             tuned = dataclasses.replace(tuned, saved_s=None)
-        return report.close(tuned, self._folder / "report.html", quiet=True) if tuned else None
+        if tuned is None:
+            return None
+        page = self._folder / "report.html"
+        tuned = report.close(tuned, page, quiet=True)
+        return dataclasses.replace(tuned, report_path=str(cells.visible(page, REPORT)))
 
     def _only_at_start(self) -> Iterator[str]:
         """What was not tried, as it cannot be switched now, and the lines that would do it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from importlib import metadata
+from typing import Any
 
 import flatout
 from flatout.nouns import units
@@ -22,12 +23,29 @@ TERMINATED_EXIT = 143
 
 def own_requirement() -> str:
     """What pip installs the same flatout from: the repository's commit if it came from there."""
+    origin = _origin()
     try:
-        origin = json.loads(metadata.distribution("flatout").read_text("direct_url.json") or "{}")
         vcs = origin["vcs_info"]
         return f"flatout @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}"
-    except (metadata.PackageNotFoundError, ValueError, KeyError):
+    except KeyError:
         return f"flatout=={flatout.__version__}"
+
+
+def only_here() -> str | None:
+    """The file or folder of this machine that flatout was installed from; None: others have it."""
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    return url if url.startswith("file:") and "vcs_info" not in origin else None
+
+
+def _origin() -> dict[str, Any]:
+    """What pip wrote down of where flatout came from; empty if from an index."""
+    try:
+        text = metadata.distribution("flatout").read_text("direct_url.json")
+        origin = json.loads(text or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return {}
+    return origin if isinstance(origin, dict) else {}
 
 
 INSTALL = f"python -m pip install --quiet {shlex.quote(own_requirement())}"

@@ -58,7 +58,7 @@ class MovingLine:
 class SelfTestView(MovingLine):
     """Shows which self-test runs; where nothing moves, one line at the begin and one a minute."""
 
-    first = "trying the devices: about a minute"
+    first = "looking at the machine and trying its devices: about a minute"
 
     def __enter__(self) -> Self:
         super().__enter__()

@@ -26,6 +26,12 @@ AT_MOST = 5
 """The most lines of one kind of problem; the rest are in the report."""
 WIDTH = 80
 """Columns of the usual terminal."""
+SCREEN = 12
+"""The most lines of it all, where not every reason is asked for."""
+SHORTENED = ("may change:", "loss curve:", "kept:")
+"""What is cut to one line where one warning would have no place, in this order."""
+DROPPED, LEFT_OUT = "tried and dropped:", "left out:"
+LISTS = (DROPPED, "kept:")
 LEAST_GAIN = 1.005
 """The least that is not printed as 1.00x."""
 STYLES = {
@@ -45,9 +51,14 @@ def summary(tuned: Tuned, console: Console | None = None, why: bool = False) -> 
 
     console = console or Console()
     head = outcome.headline(tuned)
-    for line, style in _top(tuned, head, console.width):
+    top, files = _top(tuned, head, console.width), list(_next(tuned, head))
+    facts, troubles = list(_facts(tuned, head, why)), list(_troubles(tuned))
+    if not why:
+        room = SCREEN - len(top) - len(files)
+        facts, troubles = _fitted(facts, troubles, tuned, room, console.width)
+    for line, style in top:
         show(console, styled(line, style))
-    for label, text, style in _paragraphs(tuned, head, why):
+    for label, text, style in (*facts, *troubles, *files):
         first, *further = _wrapped(label, text, console.width)
         show(console, styled(first, style, len(label)))
         for line in further:
@@ -89,7 +100,7 @@ def _side_line(label: str, side: outcome.OutcomeSide) -> str:
     return line
 
 
-def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
+def _facts(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
     guard = outcome.guard_of_plan(tuned)
     if guard is not None or head.answer is not TuneOutcome.NOTHING:
         style = STYLES[outcome.learning(guard)]
@@ -106,8 +117,64 @@ def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
             cost = units.duration(tuned.plan.compile_s)
             yield "pays off:", f"after {steps}; compiling takes {cost} first", "bold"
     yield from _reasons(tuned) if why else _counts(tuned)
-    yield from _troubles(tuned)
-    yield from _next(tuned, head)
+
+
+def _fitted(
+    facts: list[Paragraph], troubles: list[Paragraph], tuned: Tuned, room: int, width: int
+) -> tuple[list[Paragraph], list[Paragraph]]:
+    """Both in `room` rows together: as many of the troubles as have a place, the rest counted."""
+    room_for_facts = room - min(len(troubles), 1)
+    if _rows([*facts, *troubles], width) > room:
+        facts = [_cut(item, width) if item[0] == DROPPED else item for item in facts]
+    if _rows([*facts, *troubles], width) > room:
+        facts = [item for item in facts if item[0] not in (DROPPED, LEFT_OUT)]
+        facts += _counts(tuned, by_name=False)
+    for label in SHORTENED:
+        if _rows(facts, width) > room_for_facts:
+            facts = [_cut(item, width) if item[0] == label else item for item in facts]
+    return facts, _as_many(troubles, room - _rows(facts, width), width)
+
+
+def _as_many(troubles: list[Paragraph], room: int, width: int) -> list[Paragraph]:
+    """In `room` rows: the first of them, shortened, and how many more there are."""
+    if _rows(troubles, width) <= room:
+        return troubles
+    fitting = troubles[: max(room, 1)]
+    rest = len(troubles) - len(fitting)
+    shown = [_cut(item, width) for item in fitting[:-1]]
+    shown.append(_cut(fitting[-1], width, rest))
+    for at, whole in enumerate(fitting[:-1] if rest else fitting):
+        longer = [*shown[:at], whole, *shown[at + 1 :]]
+        if _rows(longer, width) <= room:
+            shown = longer
+    return shown
+
+
+def _rows(paragraphs: list[Paragraph], width: int) -> int:
+    return sum(len(_wrapped(label, text, width)) for label, text, _ in paragraphs)
+
+
+def _cut(item: Paragraph, width: int, rest: int = 0) -> Paragraph:
+    """In one row: of a list of names as many as fit, and how many more there are.
+
+    rest: others like it that are left out.
+    """
+    label, text, style = item
+    fits = len(_wrapped(label, text, width)) == 1
+    if fits and not rest:
+        return item
+    if label in LISTS:
+        names = text.split(", ")
+        for taken in range(len(names) - 1, -1, -1):
+            begin, more = ", ".join(names[:taken]), f"{len(names) - taken} more (--why)"
+            text = f"{begin} and {more}" if begin else more
+            if len(_wrapped(label, text, width)) == 1:
+                break
+        return label, text, style
+    end = f" (and {rest} more: --why)" if rest else " (--why)"
+    room = max(width, NARROWEST) - len(label) - 1 - len(end)
+    begin = text if fits and len(text) <= room else f"{text[: room - 3].rstrip()}..."
+    return label, f"{begin}{end}", style
 
 
 def _changes(plan: Plan, redrawn: tuple[str, ...]) -> str:
@@ -125,28 +192,29 @@ def _failed(tuned: Tuned) -> list[Trial]:
     return [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
 
 
-def _counts(tuned: Tuned) -> Iterator[Paragraph]:
+def _counts(tuned: Tuned, by_name: bool = True) -> Iterator[Paragraph]:
     """What is not in the plan, without the reasons: they would fill the screen."""
-    dropped = (
+    dropped = [
         f"{trial.tried}{' (learns differently)' if trial.verdict is Verdict.DIFFERENT else ''}"
         for trial in outcome.dropped(tuned)
-    )
-    if names := ", ".join(dropped):
-        yield "tried and dropped:", names, "bold"
+    ]
+    if dropped and by_name:
+        yield DROPPED, ", ".join(dropped), "bold"
     failed, untried = _failed(tuned), outcome.untried(tuned)
     late = [str(trial.tried) for trial in untried if trial.why_untried == "no_time"]
     others = len(untried) - len(late)
     for no_time in (f"no time for {', '.join(late)}", f"{len(late)} had no time"):
         words = [
+            f"{len(dropped)} tried and dropped" if dropped and not by_name else "",
             f"{len(failed)} failed" if failed else "",
-            f"{no_time} (a longer --budget)" if late else "",
+            f"{no_time}{' (a longer --budget)' if by_name else ''}" if late else "",
             f"{others} {'does' if others == 1 else 'do'} not apply" if others else "",
         ]
         text = f"{', '.join(filter(None, words))} (--why)"
         if len(f"left out: {text}") <= WIDTH:  # on one line, they are named
             break
     if any(words):
-        yield "left out:", text, "bold"
+        yield LEFT_OUT, text, "bold"
 
 
 def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
@@ -160,7 +228,7 @@ def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
         for trial in outcome.dropped(tuned)
     ]
     if dropped:
-        yield "tried and dropped:", ", ".join(dropped), "bold"
+        yield DROPPED, ", ".join(dropped), "bold"
     groups = outcome.skipped(tuned)
     if groups:
         groups_text = (f"{', '.join(boosts)} ({reason})" for reason, boosts in groups.items())

@@ -86,7 +86,9 @@ def run_ended(end: RunEnd, quiet: bool) -> None:
     if end.steps and not quiet:
         run_summary(end)
         return
-    for line in (*(() if quiet else end.notes), *end.faults):
+    if end.interrupted and not quiet:  # then its notes, why there was no step, are wrong
+        say("interrupted before its first step")
+    for line in (*(() if quiet or end.interrupted else end.notes), *end.faults):
         warn(line)
 
 

@@ -232,3 +232,14 @@ def test_the_real_one_reads_the_tasks(tmp_path: Path) -> None:
         f"2 {h100}",
         "1 None",
     ]
+
+
+def test_a_flatout_that_no_index_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that cannot install it would fail in their setup, at their price."""
+    monkeypatch.setattr(sky.contract, "only_here", lambda: "file:///wheels/flatout.whl")
+    told = "flatout was installed from file:///wheels/flatout.whl here"
+    assert any(note.startswith(told) for note in sky.costs(asked()).notes)
+    for answered in (asked({"setup": "pip install x"}), asked(image="registry/me/training:1")):
+        assert not any(note.startswith(told) for note in sky.costs(answered).notes)
+    monkeypatch.setattr(sky.contract, "only_here", lambda: None)
+    assert not any(note.startswith(told) for note in sky.costs(asked()).notes)

@@ -107,6 +107,20 @@ class TestWhichPython:
         monkeypatch.setattr(command, "_torch_is_here", lambda: True)
         assert command.default_python(own) == sys.executable
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="stands in for the commands of Linux")
+    def test_not_that_of_uvx_which_is_thrown_away(
+        self, monkeypatch: pytest.MonkeyPatch, here: Path
+    ) -> None:
+        """`uv run` has one of the user's, and names it."""
+        own, outside = environment(here / "own"), executable(here / "bin" / "python3")
+        executable(own.with_name("python3"))
+        monkeypatch.setattr(sys, "prefix", str(here / "own"))
+        monkeypatch.setattr(command, "_torch_is_here", lambda: False)
+        uvx = {"UV": "/bin/uv", "PATH": os.pathsep.join(map(str, (own.parent, outside.parent)))}
+        assert command.default_python(uvx) == str(outside)
+        run = {**uvx, "VIRTUAL_ENV": sys.prefix}
+        assert command.default_python(run) == str(own.with_name("python3"))
+
     def test_on_windows_the_first_that_is_no_stub_of_the_store(
         self, monkeypatch: pytest.MonkeyPatch, here: Path
     ) -> None:

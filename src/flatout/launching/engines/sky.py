@@ -263,6 +263,12 @@ def costs(request: LaunchRequest) -> LaunchCosts:
         notes.append(
             "the script's files stay on these machines' disks; to keep them: --set mount=s3://BUCKET:/PATH"
         )
+    here = contract.only_here()
+    if here is not None and not (request.image or request.option("setup")):
+        notes.append(
+            f"flatout was installed from {here} here, and no index may have it; name where these"
+            " machines get it: --set setup='pip install torch git+https://...'"
+        )
     if request.option("gpu"):
         notes.append(f"prices: sky gpus list {request.option('gpu')}")
     return replace(contract.costs(request, tuple(notes)), gpu_model=request.option("gpu"))

@@ -106,6 +106,9 @@ def default_python(environ: Mapping[str, str] | None = None) -> str:
     if _torch_is_here():
         return sys.executable
     path = environ.get("PATH")
+    if "UV" in environ and "VIRTUAL_ENV" not in environ:  # uvx, whose own environment is on PATH
+        folders = (path or "").split(os.pathsep)
+        path = os.pathsep.join(item for item in folders if not _is_own(Path(item).parent))
     if sys.platform == "win32":
         return _on_path_of_windows(path or "") or sys.executable
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or sys.executable
