@@ -6,8 +6,8 @@ Four processes train the same program: by Python alone, under `run`, under `run 
 nothing applies, and with `flatout.live()` where nothing applies. When all have settled, each in
 turn takes a block of steps and tells their median; the others wait meanwhile. Some rounds of fresh
 processes, as two processes of one program may differ by a few percent for all of their lives.
-What flatout does in a step is the same whatever the model's width, so it is measured twice: at
-steps of some 3 ms, where noise hides it, and at steps of a few tenths of a millisecond, where it
+What flatout does in a step is the same whatever the model's size, so it is measured twice: at
+steps of some 3 ms, where noise hides it, and at steps of a quarter of a millisecond, where it
 shows; there its share of a step of 3 ms can be told.
 """
 
@@ -36,11 +36,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-width, settled, block = map(int, sys.argv[1:])
-model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())])
+layers, width, samples, settled, block = map(int, sys.argv[1:])
+model = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-data = TensorDataset(torch.randn(64 * 64, width))
-loader = DataLoader(data, batch_size=64)
+data = TensorDataset(torch.randn(64 * samples, width))
+loader = DataLoader(data, batch_size=samples)
 times, last, steps = [], time.perf_counter(), 0
 while True:
     for (batch,) in loader:
@@ -65,8 +65,8 @@ ARMS = {
     "in_process": [sys.executable],
 }
 WATCHED = ("run", "live", "in_process")
-SIZES = {"short": (32, 2000, 200), "3 ms": (448, 600, 40)}
-"""Width, steps until all is decided, and steps in a block."""
+SIZES = {"short": (1, 32, 8, 4000, 400), "3 ms": (4, 448, 64, 600, 40)}
+"""Layers, width, samples of a batch, steps until all is decided, and steps in a block."""
 BLOCKS = 12
 
 
@@ -94,8 +94,8 @@ def main() -> None:
     record.write("transparency", {"of_a_step_of_3_ms": shares, "goal": GOAL, **figures})
 
 
-def size(program: Path, numbers: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    """What the ways of watching cost at this width, in microseconds a step."""
+def size(program: Path, numbers: tuple[int, ...], rounds: int) -> dict[str, Any]:
+    """What the ways of watching cost at this size, in microseconds a step."""
     alone: list[float] = []
     costs: dict[str, list[float]] = {arm: [] for arm in WATCHED}
     same = True
@@ -114,9 +114,7 @@ def size(program: Path, numbers: tuple[int, int, int], rounds: int) -> dict[str,
     }
 
 
-def one_round(
-    program: Path, numbers: tuple[int, int, int]
-) -> tuple[dict[str, list[float]], set[float]]:
+def one_round(program: Path, numbers: tuple[int, ...]) -> tuple[dict[str, list[float]], set[float]]:
     """(median step of each block in ms, the last losses) of one process per arm, in turn."""
     times: dict[str, list[float]] = {arm: [] for arm in ARMS}
     names = list(ARMS)
