@@ -146,3 +146,11 @@ def test_a_row_that_says_nothing_has_no_ratio() -> None:
     noisy = wire.Decided("tf32", "slower", "too noisy", gain=2.97, low=0.06, high=146.0, pairs=1)
     (row,) = live.rows(run(noisy))
     assert (row.gain, row.interval, row.pairs) == (None, None, 1)
+
+
+def test_figures_of_the_program_as_written_that_are_far_apart_are_named() -> None:
+    (note,) = live.drift_note({"at first": 790.0, "later": 1540.0, "in A/B runs": None})
+    assert note.startswith(
+        "the machine's speed changed: as written 790 ms at first, 1540 ms later; gains compare"
+    )
+    assert live.drift_note({"at first": 790.0, "in A/B runs": 800.0}) == []

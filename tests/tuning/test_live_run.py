@@ -74,6 +74,17 @@ def test_plan_and_report_of_a_run_are_not_lost_with_the_place_of_the_plan(
     assert len(told) == 1
 
 
+def test_a_run_whose_first_steps_were_far_slower_says_so() -> None:
+    tuning = LiveTuning(Plan(()), (False, (), ()), None, lambda row: None, lambda line: None)
+    facts = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
+    summary = wire.LiveSummary((), True, 100, written_ms=11.7, now_ms=11.7)
+    blocks = [wire.BlockRun(step, 5, ms, ()) for step, ms in ((1, 3.4), (9, 11.6), (20, 11.8))]
+    tuning.heard([(7, record) for record in (wire.JobSeen(facts), *blocks, summary)])
+    outcome = tuning.outcome(Command(("python", "train.py"), None, "python", ("train.py",)))
+    assert outcome is not None
+    assert any("as written 3.40 ms at first, 11.7 ms later" in note for note in outcome.notes)
+
+
 def test_what_only_a_start_can_set_has_the_lines_that_do_it() -> None:
     tuning = LiveTuning(Plan(()), (False, (), ()), None, lambda row: None, lambda line: None)
     late = wire.Decided("cudnn-benchmark", "untried", "at the start", why_untried="needs_start")

@@ -1,14 +1,13 @@
-"""Notes of a search: what was not tried with its cure, and step times that are far apart."""
+"""Notes of a search: what was not tried, with its cure; the time between steps."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from flatout.knowledge import boosts as known
-from flatout.measuring.live import AS_WRITTEN
-from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
+from flatout.nouns.trial import Measurement, Trial, WhyUntried
 from flatout.tuning.trials import Found
-from flatout.tuning.tune import WORTH, drift_note, untried_notes
+from flatout.tuning.tune import WORTH, untried_notes
 from flatout_agent import wire
 
 FACTS = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
@@ -29,18 +28,6 @@ def test_where_the_program_ended_first_no_budget_is_asked_for() -> None:
 def test_what_a_longer_program_would_not_change_has_no_note() -> None:
     assert untried_notes(found(compile="no_time")) == []
     assert untried_notes(found(compile="needs_start")) == []
-
-
-def test_figures_of_the_program_as_written_that_are_far_apart_are_named() -> None:
-    first = Measurement(790.0, None, (), ())
-    row = Trial((), None, verdict=Verdict.KEPT, reason=AS_WRITTEN, measured=first)
-    search = Found(FACTS, Measurement(1540.0, None, (), ()), trials=(row,))
-    (note,) = drift_note(search, [4300.0, 4306.0])
-    assert note.startswith(
-        "the machine's speed changed: as written 790 ms at first, 1540 ms after the search,"
-        " 4303 ms in A/B runs; "
-    )
-    assert drift_note(Found(FACTS, first, trials=(row,)), [800.0]) == []
 
 
 def test_a_step_of_several_micro_steps_takes_all_of_their_time() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatout.knowledge import boosts as known
@@ -15,6 +15,7 @@ from flatout.measuring.trial import (
     Bench,
     why_unmeasured,
 )
+from flatout.nouns import units
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Guard, Measurement, StepBlock, Trial, Verdict
 from flatout.running.one.records import Process, Processes
@@ -25,6 +26,8 @@ TOO_WIDE = 2.0
 """Where the ends of an interval around 1 are so many times apart, its middle says nothing."""
 AS_WRITTEN = "as written"
 """Names the row of the program without boosts."""
+DRIFT = 1.25
+"""Figures of the same program that are further apart are told together."""
 TAKEN_OUT = ("dropped", "failed")
 """Verdicts after which a boost that was kept is kept no longer."""
 VERDICTS = {
@@ -382,3 +385,15 @@ def steps_of(tried: FinishedTuning) -> int | None:
     ended = tried.run.ended
     settled = tried.run.summary is not None and tried.run.summary.settled
     return ended.steps if ended is not None and not settled else None
+
+
+def drift_note(written_ms: Mapping[str, float | None]) -> list[str]:
+    """What each step time of the program as written is, where they are far apart.
+
+    written_ms: these, or None if unknown, by when they were measured.
+    """
+    known_ms = {when: ms for when, ms in written_ms.items() if ms is not None}
+    if max(known_ms.values()) <= DRIFT * min(known_ms.values()):
+        return []
+    told = ", ".join(f"{units.milliseconds(ms)} {when}" for when, ms in known_ms.items())
+    return [f"the machine's speed changed: as written {told}; gains compare neighbouring steps"]

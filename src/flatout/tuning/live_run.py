@@ -142,7 +142,7 @@ class LiveTuning:
             noise=summary.noise or 0.0,
             wall_s=time.monotonic() - self._began,
             faults=run.processes.faults,
-            notes=tuple(_notes(summary, untried, failed)),
+            notes=(*_notes(summary, untried, failed), *_drift(written)),
             blocks=tuple(run.blocks),
             live_guard=live.guard(run),
             live=True,
@@ -158,6 +158,13 @@ class LiveTuning:
 
 def _had_fair_try(row: Trial) -> bool:
     return bool(row.pairs) or row.verdict in FAIRLY
+
+
+def _drift(written: Measurement) -> list[str]:
+    """The note that tells how far apart the first block as written and the last figure are."""
+    return live.drift_note(
+        {"at first": next(iter(written.steps_ms), None), "later": written.step_ms}
+    )
 
 
 def _notes(summary: wire.LiveSummary, untried: list[str], failed: list[str]) -> list[str]:

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,8 +51,6 @@ WORTH = 1.05
 """A boost that promises less is not listed among those for which there was no time."""
 NOISY = 0.25
 """Noise of the program against itself above which the user is warned."""
-DRIFT = 1.25
-"""Figures of the same program that are further apart are told together."""
 BETWEEN = 0.2
 """Share of a program's time between its steps from which on it is told."""
 CROWDED_SHARE = 0.4
@@ -90,7 +87,7 @@ def tune(
         end_all(bench.folder)
         raise
     search, confirmed, best = _finish(bench, search, choice, settings, observer, deadline, notes)
-    notes += drift_note(search, confirmed.untouched_ms if confirmed is not None else ())
+    notes += live.drift_note(_written_ms(search, confirmed))
     notes += _notes(search, settings)
     machine = identity(search.facts.torch)
     plan = planning.plan(command, search, confirmed, machine, settings.steps_left)
@@ -348,24 +345,16 @@ def _baseline(search: Found, confirmed: Confirmation | None) -> Measurement:
     return dataclasses.replace(search.written, losses=losses)
 
 
-def drift_note(search: Found, confirmed_ms: Sequence[float]) -> list[str]:
-    """What each step time of the program as written is, where they are far apart.
-
-    confirmed_ms: in each of the confirmation's runs.
-    """
+def _written_ms(search: Found, confirmed: Confirmation | None) -> dict[str, float | None]:
+    """The step times of the program as written, or None if unknown, by when they were measured."""
     first = next((row.measured for row in search.trials if row.reason == live.AS_WRITTEN), None)
-    figures = {
+    found_ms = {
         "at first": first.step_ms if first is not None else None,
         "after the search": search.written.step_ms,
-        "in A/B runs": statistics.fmean(confirmed_ms) if confirmed_ms else None,
     }
-    if search.micro_steps:  # the A/B runs count whole steps
-        del figures["in A/B runs"]
-    known_ms = {when: ms for when, ms in figures.items() if ms is not None}
-    if max(known_ms.values()) <= DRIFT * min(known_ms.values()):
-        return []
-    told = ", ".join(f"{units.milliseconds(ms)} {when}" for when, ms in known_ms.items())
-    return [f"the machine's speed changed: as written {told}; gains compare neighbouring steps"]
+    if confirmed is None or not confirmed.untouched_ms or search.micro_steps:
+        return found_ms  # if of micro-steps, the A/B runs count other ones
+    return {**found_ms, "in A/B runs": statistics.fmean(confirmed.untouched_ms)}
 
 
 def _notes(search: Found, settings: TuneSettings) -> list[str]:
