@@ -59,6 +59,7 @@ class Discovery:
         self._reports_ends = _overrides(watcher, "optimizer_ends")
         self._reports_backward_ends = _overrides(watcher, "backward_ended")
         self._only_counts, self._loss_seen = not watcher.reads_steps, watcher.loss_seen
+        self._counter = watcher.counter if self._only_counts else None
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -311,7 +312,9 @@ class Discovery:
         def __iter__(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:  # noqa: N807
             discovery.recorder.safely("loader", discovery._iterated, loader)
             discovery.recorder.safely("loader", discovery.watcher.epoch_begins, loader)
-            discovery._quiet = False
+            counter = discovery._counter
+            if counter is None or counter.training_loader is not loader:
+                discovery._quiet = False
             iterator = make_iterator(loader)
             discovery.recorder.safely("loader", discovery.job.iterating, loader, iterator)
             return discovery.job.batches(loader, iterator)
@@ -324,6 +327,9 @@ class Discovery:
                 made_by = getattr(iterator, "_flatout_loader", None)  # None: made before we came
                 loader = made_by() if made_by is not None else None
                 if loader is None:
+                    return batch
+                counter = discovery._counter if discovery._quiet else None
+                if counter is not None and counter.counts(loader, batch, waited):
                     return batch
                 return discovery.watcher.batch(loader, batch, waited)
             except Exception as error:

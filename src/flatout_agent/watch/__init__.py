@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from flatout_agent.watch.loop_record import LoopRecord
 
 
 class Watcher:
@@ -27,6 +30,10 @@ class Watcher:
     nothing. None if nobody reads the losses."""
     ended = 0.0
     """When the last step ended, by `time.perf_counter`, if the watcher notes that."""
+    counter: LoopRecord | None = None
+    """Counts the batches of its training loader, instead of `batch`, while the watcher is quiet and
+    reads no steps; an epoch of that loader ends no quiet.
+    """
     leave_loop: Callable[[], None] | None = None
     """Raises out of the program's loop if the process must not end with it, else None."""
     leave: Callable[[], None]

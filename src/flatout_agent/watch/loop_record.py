@@ -96,6 +96,16 @@ class LoopRecord:
         self._waited_s += wait_s
         self._samples += samples_in(batch)
 
+    def counts(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> bool:
+        """Count a batch as `batch` does if its loader feeds the training calls; else return
+        False.
+        """
+        if loader is not self.training_loader:
+            return False
+        self._waited_s += wait_s
+        self._samples += samples_in(batch)
+        return True
+
     def batches_train(self) -> None:
         """The loader's batches are for training: an evaluation would have been seen."""
         self.current.wait_s += self._waited_s

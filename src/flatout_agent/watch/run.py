@@ -105,6 +105,7 @@ class RunWatch(Watcher):
         self.booster = booster
         self.recorder = recorder
         self.record = LoopRecord()
+        self.counter = self.record
         self.history: StepHistory | None = StepHistory(job)
         """For the report of a crash, or None if nobody reads one."""
         self.last_step = Step()
