@@ -71,6 +71,8 @@ of it."""
 FEW_FIRST = 2
 """A recipe that promises less than a boost that compiles gets so many pairs, and its parts their
 turn after that one."""
+EXACT_S = 8.0
+"""The most seconds for exact boosts before those that round and promise more have their turn."""
 LONG_PAIR_S = 2.0
 """Blocks of such pairs are long enough to outlast most disturbances."""
 QUICK_GAIN = 1.3
@@ -614,21 +616,25 @@ class Tuning:
         verdict: GuardVerdict,
         began: float,
         start_s: float,
+        most_s: float = math.inf,
     ) -> Story:
         """Take pairs without and with these, all found sound; if they are slower, compare halves of
         those that take hold.
+
+        most_s: seconds until others have their turn.
         """
         trial = [*self._base(group), *(candidate.order for candidate in group)]
         if len(group) == 1 and not (yield from self._ready(group[0], trial)):
             return
         self._compared = group
         waits = len(group) > 1 and self._better_waits(group)
-        most_s = FEW_FIRST * self.measure.pair_s() if waits else math.inf
+        if waits:
+            most_s = FEW_FIRST * self.measure.pair_s()
         answer = yield from self.comparer.compare(group, self.state.on, trial, most_s=most_s)
         if len(group) > 1 and _leads(answer) and not waits:
             # Halves of it would have to show less, with less time: none of them seems to hurt.
             short = self.comparer.affordable_pairs() < FEW_PAIRS and not self.near
-            if short or highest_risk(group) == "exact":
+            if short or (highest_risk(group) == "exact" and math.isinf(most_s)):
                 answer = yield from self.comparer.compare(group, self.state.on, trial, last=short)
         self._compared = []
         if answer.verdict not in ("faster", "broken", "nonfinite"):
@@ -646,11 +652,14 @@ class Tuning:
             self.open[alone.id] = alone, answer
         elif self._believed(group, answer):
             self._keep(group, answer, verdict, began, start_s)
-        elif waits and answer.verdict == "unclear":
+        elif len(group) > 1 and most_s < math.inf and answer.verdict == "unclear":
             self.untried += group
         elif len(group) > 1:
-            for half in _halves(group):
-                yield from self._compare_half(half, verdict, began, answer)
+            first, second = _halves(group)
+            # What is exact goes first, but promises less: it leaves time for what rounds.
+            most_s = EXACT_S if _promise(first) < _promise(second) else math.inf
+            yield from self._compare_half(first, verdict, began, answer, most_s)
+            yield from self._compare_half(second, verdict, began, answer)
         else:
             self._drop(alone, answer, verdict, began)
 
@@ -665,10 +674,15 @@ class Tuning:
         )
 
     def _compare_half(
-        self, half: list[Candidate], verdict: GuardVerdict, began: float, whole: decide.Answer
+        self,
+        half: list[Candidate],
+        verdict: GuardVerdict,
+        began: float,
+        whole: decide.Answer,
+        most_s: float = math.inf,
     ) -> Story:
         self.measure.switch(self.state.on)
-        gain = math.prod(candidate.promise for candidate in half)
+        gain = _promise(half)
         refusal = self._refusal(self.measure.pair_s(), gain, 0.0)
         if refusal is not None:
             reason = refusal.reason
@@ -677,7 +691,7 @@ class Tuning:
             for candidate in half:
                 self.tell(candidate, "untried", reason, why=refusal.why)
         elif whole.verdict != "same" or gain > 1 + LIKELY:
-            yield from self._compare(half, verdict, began, 0.0)
+            yield from self._compare(half, verdict, began, 0.0, most_s)
         else:
             for candidate in half:
                 self.tell(candidate, "same", decide.why_not(whole), whole)
@@ -938,8 +952,7 @@ class Tuning:
         share = 0.5 if self.budget.reserved_s else 2 / 3
         loads = group[0].boost.loads  # its blocks are long
         late = self.comparer.affordable_pairs() < 2
-        promised = math.prod(candidate.promise for candidate in group)
-        expected = answer.gain <= SURPRISING * promised
+        expected = answer.gain <= SURPRISING * _promise(group)
         long = late and expected and self.measure.pair_s() > LONG_PAIR_S
         pairs = 2 if long or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST
         return (
@@ -1020,6 +1033,11 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
     if exact and others:
         return [exact, others]
     return [group[: len(group) // 2], group[len(group) // 2 :]]
+
+
+def _promise(group: Sequence[Candidate]) -> float:
+    """What they promise together."""
+    return math.prod(candidate.promise for candidate in group)
 
 
 def _leads(answer: decide.Answer) -> bool:

@@ -973,3 +973,15 @@ def test_a_slow_first_step_does_not_cost_the_confirmation() -> None:
     tuning = tune(program, "bf16-autocast", **orders)
     assert kept(tuning) == ["bf16-autocast"]
     assert 0 < tuning.budget.reserved_s < 20
+
+
+def test_exact_boosts_that_promise_little_leave_time_for_what_rounds() -> None:
+    """One member costs what another gains, so the recipe shows little, and steps are long."""
+    found = 0
+    for seed in range(20):
+        program = Program({"bf16-autocast": 1.12, "channels-last": 0.97}, noise=0.05)
+        program._random.seed(seed)
+        program.step_s = lambda ids, of=program: 8 * Program.step_s(of, ids)  # type: ignore[misc]
+        exact = ("allocator", "channels-last", "fused-optimizer", "gc-pause")
+        found += "bf16-autocast" in kept(tune(program, "bf16-autocast", *exact, budget_s=50.0))
+    assert found >= 12
