@@ -74,7 +74,7 @@ def test_plan_and_report_of_a_run_are_not_lost_with_the_place_of_the_plan(
     assert len(told) == 1
 
 
-def test_a_run_whose_first_steps_were_far_slower_says_so() -> None:
+def test_a_run_whose_steps_as_written_became_far_slower_says_so() -> None:
     tuning = LiveTuning(Plan(()), (False, (), ()), None, lambda row: None, lambda line: None)
     facts = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
     summary = wire.LiveSummary((), True, 100, written_ms=11.7, now_ms=11.7)

@@ -397,7 +397,7 @@ class Tuning:
         group = self._recipe()
         if not group:
             return
-        refusal = self._refusal(self._cost_s(group), math.prod(c.promise for c in group), 0.0)
+        refusal = self._refusal(self._cost_s(group), _promise(group), 0.0)
         if refusal is not None and refusal.why == "no_time":
             group = [max(group, key=lambda candidate: candidate.likely_gain)]
             if self._refusal(self._cost_s(group), group[0].promise, 0.0) is not None:
