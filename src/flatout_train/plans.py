@@ -29,6 +29,7 @@ STARTED = (
     "gc-pause",
     "indexed-rows",
     "packed-sequences",
+    "slice-gradients",
     "sparse-matmul",
 )
 """Process-wide boosts: `begin` applies them as `flatout run` does."""

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import require_cpu, speedup_of_work, why_not_eager_on_cpu
+from flatout_agent.speedups.getitem import getitem
 from flatout_agent.speedups.indexed_rows import RowSums, SortedIndices
 from flatout_agent.speedups.stand_in import Maker, StandIns, is_plain
 
@@ -106,6 +107,7 @@ class Indexing:
         import torch
 
         self.rows = RowSums()
+        self._kind = torch.Tensor
         self._dtypes = (torch.float32, torch.float64, torch.bfloat16)
         both: dict[str, Maker] = {
             "index_select": self._index_select,
@@ -113,7 +115,6 @@ class Indexing:
             "scatter_add": self._scatter_add,
         }
         methods: dict[str, Maker] = {
-            "__getitem__": self._getitem,
             "index_add_": functools.partial(self._index_add, in_place=True),
             "scatter_add_": functools.partial(self._scatter_add, in_place=True),
         }
@@ -123,27 +124,23 @@ class Indexing:
         """Add a holder."""
         self.rows.steps = lambda: job.steps
         self._stand_ins.hold()
+        getitem().hold(self._read)
 
     def let_go(self) -> None:
         """Remove a holder; without any, the orders are dropped."""
+        getitem().let_go(self._read)
         self._stand_ins.let_go()
         if not self._stand_ins.holders:
             self.rows.orders = SortedIndices()
 
-    def _getitem(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        import torch
-
-        kind = torch.Tensor
-
-        def getitem(input: Any, key: Any) -> Any:
-            if type(key) is not kind or not self._picks(input, key):
-                return original(input, key)
-            try:
-                return self.rows.pick(input, key)
-            except (IndexError, RuntimeError):  # a negative index; or as written it raises
-                return original(input, key)
-
-        return getitem
+    def _read(self, original: Callable[..., Any], input: Any, key: Any) -> Any:
+        """`input[key]`, or None where torch shall read it."""
+        if type(key) is not self._kind or not self._picks(input, key):
+            return None
+        try:
+            return self.rows.pick(input, key)
+        except (IndexError, RuntimeError):  # a negative index; or as written it raises
+            return None
 
     def _index_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def index_select(*args: Any, **kwargs: Any) -> Any:

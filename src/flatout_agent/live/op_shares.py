@@ -29,6 +29,7 @@ KINDS = {
     "norms": r"(native_|cudnn_|_)?(batch|layer|group)_norm|_fused_rms_norm",
     "softmax": r"_softmax|_log_softmax|nll_loss",
     "embeddings": r"embedding",
+    "slices": r"(select|slice)_backward",
 }
 """Kind -> prefixes of its operations' names; all other operations are `others`."""
 NAMES = (*KINDS, "sparse", "others", "optimizer")
@@ -117,12 +118,20 @@ class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.done = Operations()
+        self._last = ""
+        """The name of the last operation."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = time.perf_counter()
         result = func(*args, **(kwargs or {}))
-        sparse = any(getattr(arg, "is_sparse", False) for arg in args)
-        kind = "sparse" if sparse else kind_of(func.overloadpacket.__name__)
+        name = func.overloadpacket.__name__
+        if any(getattr(arg, "is_sparse", False) for arg in args):
+            kind = "sparse"
+        elif name == "copy_" and self._last == "new_empty_strided":
+            kind = "slices"  # the gradient of a tensor of which a slice was written
+        else:
+            kind = kind_of(name)
+        self._last = name
         seconds = self.done.seconds
         seconds[kind] = seconds.get(kind, 0.0) + time.perf_counter() - began
         self.done.number += 1

@@ -228,6 +228,11 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"device": "cuda"}, "not on the CPU"),
         (models(MODEL, compiled=True), "the model is compiled"),
     ]),
+    "slice-gradients": (CPU, [
+        ({}, None),
+        ({"device": "cuda"}, "not on the CPU"),
+        (models(MODEL, compiled=True), "the model is compiled"),
+    ]),
     "sparse-matmul": (CPU, [
         ({}, None),
         ({"device": "cuda"}, "not on the CPU"),

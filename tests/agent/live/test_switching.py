@@ -33,7 +33,7 @@ from flatout_agent.boosts import (
 )
 from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.speedups import precision, sparse_products
+from flatout_agent.speedups import precision, slice_gradients, sparse_products
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
@@ -49,6 +49,7 @@ SAME_BITS = (
 REORDERS = (
     "indexed-rows",
     "packed-sequences",
+    "slice-gradients",
     "channels-last",
     "fused-loss",
     "sparse-matmul",
@@ -92,6 +93,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(indexed_rows, "SMALLEST", 1)
     monkeypatch.setattr(sparse_products, "SMALLEST", 1)
+    monkeypatch.setattr(slice_gradients, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)
     monkeypatch.setattr(DataLoader, "check_worker_number_rationality", lambda self: None)
     # A whole collection goes through all that pytest has loaded: 0.3 s at each switch.
@@ -188,7 +190,8 @@ class Memory(nn.Module):
 
     def forward(self, x: Any) -> Any:
         packed = pack_padded_sequence(x, [x.shape[1]] * len(x), batch_first=True)
-        return self.out(pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0][:, -1])
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return self.out(states[:, -1] + states[:, 0])
 
 
 class Twice(nn.Module):

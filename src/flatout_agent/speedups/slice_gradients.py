@@ -1,0 +1,320 @@
+"""Slices of one tensor that are read or written in a loop: gradients in one pass for all.
+
+As written, the gradient of each slice that is read is put into zeros as large as the whole tensor,
+and all of these are added; and for each slice that is written, the gradient of the whole tensor is
+copied. The steps of a sequence thus cost the square of its length.
+
+Reading: slices are taken of a second view of the tensor, which nobody else has. In the backward
+pass the first of them makes the zeros, and the others are added into these when all have come.
+Views, versions and errors stay torch's own.
+
+Writing: a slice that is written for the first time into a tensor that was without a gradient needs
+no copy, because nobody reads what else the gradient holds there.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flatout_agent.speedups.getitem import getitem
+from flatout_agent.speedups.stand_in import StandIns, is_plain
+
+if TYPE_CHECKING:
+    import torch
+
+SMALLEST = 1 << 15
+"""Numbers in the smallest whole tensor: with fewer, torch's passes cost less than our calls."""
+MOST_HELD = 2
+"""Gradients of slices that are held before they are added, in multiples of the whole tensor."""
+MOST_SHAPES = 1000
+"""Shapes that are remembered; then all are forgotten."""
+MOST_VIEWS = 16
+"""Second views that further slices may be taken of. A tensor that is changed in place after slices
+of it were read is kept alive by them, if no backward pass follows."""
+
+
+class SliceGradients:
+    """Takes the reads and writes that it can make cheaper, and passes on the others."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.taken = 0
+        """Slices read from a second view, and written without a copy of a gradient."""
+        self._stand_ins = StandIns({torch.Tensor: {"__setitem__": self._setitem}})
+        self._forget()
+
+    def _forget(self) -> None:
+        from torch.utils.weak import WeakTensorKeyDictionary
+
+        self._reads: Any = WeakTensorKeyDictionary()
+        self._views: deque[Callable[[], _View | None]] = deque()
+        self._writes: Any = WeakTensorKeyDictionary()
+        self._read_again: set[torch.Size] = set()
+        """Shapes of tensors of which several slices were read."""
+
+    def hold(self) -> None:
+        """Add a holder."""
+        self._stand_ins.hold()
+        getitem().hold(self._read)
+
+    def let_go(self) -> None:
+        """Remove a holder; what was taken before keeps its gradient."""
+        getitem().let_go(self._read)
+        self._stand_ins.let_go()
+        if not self._stand_ins.holders:
+            self._forget()
+
+    def _read(self, original: Callable[..., Any], tensor: Any, key: Any) -> Any:
+        """`tensor[key]` of the second view, or None where torch shall read it."""
+        if not (tensor.requires_grad and _is_basic(key) and _is_usual(tensor)):
+            return None
+        reads, shape = self._reads.get(tensor), tensor.shape
+        if reads is None or reads.version != tensor._version:
+            reads = self._reads[tensor] = _Reads(tensor._version)
+            if shape not in self._read_again:
+                return None
+        elif shape not in self._read_again:
+            if len(self._read_again) == MOST_SHAPES:
+                self._read_again.clear()
+            self._read_again.add(shape)
+        view = reads.view()
+        if view is None or view.tensor is None:
+            view = _View(tensor)
+            reads.view = weakref.ref(view)
+            self._views.append(reads.view)
+            if len(self._views) > MOST_VIEWS:
+                _close(self._views.popleft())
+        self.taken += 1
+        return view.read(original, key)
+
+    def _setitem(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def setitem(input: Any, key: Any, value: Any) -> None:
+            place = _place(input, key, value) if self._stand_ins.holders else None
+            if place is None:
+                original(input, key, value)
+                return
+            reads = self._reads.pop(input, None)
+            if reads is not None:
+                _close(reads.view)  # it is another version from now on
+            writes = self._writes.get(input)
+            if writes is not None and writes.goes_on(input, place):
+                self.taken += 1
+                _write().apply(input, value.to(input.dtype), key)
+            else:
+                fresh = not input.requires_grad and input._base is None
+                original(input, key, value)
+                if not fresh:
+                    self._writes.pop(input, None)
+                    return
+                writes = self._writes[input] = _Writes(place.dim)
+            writes.numbers.add(place.number)
+            writes.version = input._version
+
+        return setitem
+
+
+def _is_usual(tensor: Any) -> bool:
+    """Whether it is a large tensor on the CPU, in an ordinary call that has a gradient."""
+    import torch
+
+    return bool(
+        torch.is_grad_enabled()
+        and is_plain(tensor)
+        and tensor.device.type == "cpu"
+        and tensor.numel() >= SMALLEST
+        and not torch.is_anomaly_enabled()
+    )
+
+
+# Reading --------------------------------------------------------------------------------------
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether it is numbers and slices, which give a view."""
+    return all(map(_is_basic_part, key)) if type(key) is tuple else _is_basic_part(key)
+
+
+def _is_basic_part(part: Any) -> bool:
+    if type(part) is slice:
+        return all(type(b) in (int, type(None)) for b in (part.start, part.stop, part.step))
+    return part is None or part is Ellipsis or type(part) is int
+
+
+@dataclass
+class _Reads:
+    """Slices were read of a tensor at this version of it."""
+
+    version: int
+    view: Callable[[], _View | None] = lambda: None
+    """The second view, as long as the gradient of a slice of it may come."""
+
+
+class _View:
+    """A second view of a tensor.
+
+    It keeps the tensor alive, so only the nodes of its slices hold it.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor: Any = tensor.view_as(tensor)
+        """None when no more slices are taken of it."""
+        self._coming = coming = _Coming(tensor.shape)
+        itself = weakref.ref(self)
+
+        def complete(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+            _close(itself)
+            return (coming.added_to(gradients[0]),)
+
+        node: Any = self.tensor.grad_fn
+        node.register_prehook(complete)
+
+    def read(self, original: Callable[..., Any], key: Any) -> torch.Tensor:
+        """The slice. Raises what `tensor[key]` raises."""
+        found: torch.Tensor = original(self.tensor, key)
+        node: Any = found.grad_fn
+        if found.numel() < self.tensor.numel():
+            node.register_prehook(functools.partial(_come, self, key))
+        return found
+
+
+def _close(view: Callable[[], _View | None]) -> None:
+    open_view = view()
+    if open_view is not None:
+        open_view.tensor = None
+
+
+def _come(view: _View, key: Any, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The gradient of a slice has come."""
+    return (None,) if view._coming.takes(key, gradients[0]) else None
+
+
+class _Coming:
+    """The gradients of slices that have come in this backward pass."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        """shape: that of the whole tensor."""
+        self._shape = shape
+        self._backward_pass = -1
+        self._slices: list[tuple[Any, torch.Tensor]] = []
+        self._held = 0
+        self._sum: torch.Tensor | None = None
+
+    def takes(self, key: Any, gradient: torch.Tensor | None) -> bool:
+        """Whether it will be added by `added_to`. The first one in a backward pass is not taken: it
+        goes as written, and makes the zeros.
+        """
+        import torch
+
+        if gradient is None or torch.is_grad_enabled():  # nothing; or it has a gradient itself
+            return False
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass != self._backward_pass:
+            self._backward_pass = backward_pass
+            self._slices, self._held, self._sum = [], 0, None  # of a pass that was interrupted
+            return False
+        self._slices.append((key, gradient))
+        self._held += gradient.numel()
+        if self._held > MOST_HELD * self._shape.numel():
+            if self._sum is None:
+                self._sum = gradient.new_zeros(self._shape)
+            self._add_to(self._sum)
+        return True
+
+    def added_to(self, total: Any) -> Any:
+        """The gradient of the whole tensor, where `total` is that of the first slice."""
+        self._add_to(total)
+        if self._sum is not None:
+            total.add_(self._sum)
+        self._backward_pass, self._sum = -1, None
+        return total
+
+    def _add_to(self, total: Any) -> None:
+        for key, gradient in self._slices:
+            total[key].add_(gradient)
+        self._slices, self._held = [], 0
+
+
+# Writing --------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    dim: int
+    number: int
+
+
+@dataclass
+class _Writes:
+    """The slices of a tensor that were written since it was without a gradient."""
+
+    dim: int
+    numbers: set[int] = field(default_factory=set)
+    version: int = -1
+
+    def goes_on(self, tensor: torch.Tensor, place: _Place) -> bool:
+        """Whether another slice is written, and nothing else was since the last one."""
+        return (
+            self.version == tensor._version
+            and self.dim == place.dim
+            and place.number not in self.numbers
+        )
+
+
+def _place(tensor: Any, key: Any, value: Any) -> _Place | None:
+    """The slice that `tensor[key] = value` writes, if that is an ordinary call for one of a large
+    tensor, and the value has a gradient.
+    """
+    import torch
+
+    parts = key if type(key) is tuple else (key,)
+    numbers = [dim for dim, part in enumerate(parts) if type(part) is int]
+    if len(numbers) != 1 or not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return None
+    dim = numbers[0]
+    if any(part != slice(None) for part in (*parts[:dim], *parts[dim + 1 :])):
+        return None
+    if not (_is_usual(tensor) and is_plain(value)) or len(parts) > tensor.dim():
+        return None
+    shape, size = list(tensor.shape), tensor.shape[dim]
+    del shape[dim]
+    usual = (
+        -size <= parts[dim] < size
+        and list(value.shape) == shape
+        and value.device == tensor.device
+        and tensor.is_floating_point()
+        and value.is_floating_point()
+    )
+    return _Place(dim, parts[dim] % size) if usual else None
+
+
+@functools.cache
+def _write() -> Any:
+    import torch
+
+    class Write(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor, key: Any) -> Any:
+            tensor[key] = value
+            ctx.mark_dirty(tensor)
+            ctx.key = key
+            return tensor
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            # What the gradient holds in this slice is not taken out for those below: each of them
+            # reads its own slice, and this one was a constant.
+            (gradient,) = gradients
+            return gradient, gradient[ctx.key].clone(memory_format=torch.contiguous_format), None
+
+    return Write
+
+
+@functools.cache
+def slice_gradients() -> SliceGradients:
+    """The instance of this process; kept, since torch's table refers to it by address."""
+    return SliceGradients()

@@ -1,0 +1,405 @@
+"""slice-gradients: the same slices, gradients, views and errors, whatever is read and written."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.boost import Applied
+from flatout_agent.boosts import slice_gradients as boost
+from flatout_agent.job import Job
+from flatout_agent.speedups import slice_gradients
+
+ROWS, STEPS, WIDE = 3, 6, 4
+MODEL = nn.Linear(2, 2)
+
+
+@pytest.fixture(autouse=True)
+def small_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch.manual_seed(0)
+    monkeypatch.setattr(slice_gradients, "SMALLEST", 2 * WIDE)
+    before = dict(vars(torch.Tensor))
+    yield
+    assert dict(vars(torch.Tensor)) == before
+
+
+@contextlib.contextmanager
+def switched() -> Iterator[Applied]:
+    applied = boost.apply(Job(), MODEL, {})
+    try:
+        yield applied
+    finally:
+        applied.undo()
+
+
+def taken(applied: Applied) -> int:
+    found = applied.engaged()
+    assert found is not None
+    return int(found[1].split()[0]) if found[0] else 0
+
+
+def values() -> torch.Tensor:
+    return torch.arange(float(ROWS * STEPS * WIDE)).reshape(ROWS, STEPS, WIDE).sin()
+
+
+def gradients(use: Callable[[Any], Any]) -> list[torch.Tensor]:
+    """What the program computes, and its gradient."""
+    x = values().requires_grad_()
+    result = use(x * 1.5)
+    (result.sin() * result).sum().backward()
+    assert x.grad is not None
+    return [result.detach(), x.grad]
+
+
+def loop(x: Any) -> Any:
+    state = x.new_zeros(ROWS, WIDE)
+    for step in range(STEPS):
+        state = torch.tanh(x[:, step] + state * 0.5)
+    return state
+
+
+def from_the_end(x: Any) -> Any:
+    return sum(x[:, -step - 1] * step for step in range(STEPS))
+
+
+def projections(x: Any) -> Any:
+    query, key, value = x[0], x[1], x[2]
+    return (query @ key.T).softmax(-1) @ value
+
+
+def one_step_slices(x: Any) -> Any:
+    return torch.cat([x[:, step : step + 1].cos() for step in range(STEPS)], 1)
+
+
+def shifted(x: Any) -> Any:
+    return x[:, 1:] * x[:, :-1]
+
+
+def windows(x: Any) -> Any:
+    return sum(x[:, step : step + 4].square() for step in range(STEPS - 3))
+
+
+def corners(x: Any) -> Any:
+    return x[0, :, 1] * x[1, ..., 2] + x[None, 2, :, 3][0] * x[2, ::2, 0].sum()
+
+
+def the_same_step_again(x: Any) -> Any:
+    return x[:, 2] * x[:, 3] + x[:, 2].sin() + x[:, 2].cos() + x.sum(1)
+
+
+def changed_between(x: Any) -> Any:
+    first = x[:, 0] * 2
+    x.mul_(0.5)
+    return first + x[:, 0] + x[:, 1] + x[:, 2]
+
+
+def slice_changed_in_place(x: Any) -> Any:
+    for step in range(STEPS):
+        part = x[:, step]
+        part += part.detach() * step
+    return x * x[:, 1:2]
+
+
+def iterated(x: Any) -> Any:
+    return sum(row * number for number, row in enumerate(x))
+
+
+def written(x: Any) -> Any:
+    outputs = torch.zeros(ROWS, STEPS, WIDE)
+    for step in range(STEPS):
+        outputs[:, step] = x[:, step].tanh()
+    return outputs
+
+
+def written_in_rows(x: Any) -> Any:
+    outputs = torch.empty(STEPS, ROWS, WIDE)
+    for step in range(STEPS):
+        outputs[-step] = x[:, step] * 2
+    return outputs
+
+
+def read_back(x: Any) -> Any:
+    outputs = torch.zeros(ROWS, STEPS, WIDE)
+    outputs[:, 0] = x[:, 0]
+    for step in range(1, STEPS):
+        outputs[:, step] = outputs[:, step - 1].clone() * 0.9 + x[:, step] + outputs.sum(1).clone()
+    return outputs
+
+
+def written_again(x: Any) -> Any:
+    outputs = torch.zeros(ROWS, STEPS, WIDE)
+    for step in (0, 1, 2, 1, 3, 3, 4):
+        outputs[:, step] = x[:, step] * (step + 1)
+    return outputs
+
+
+def rounded_values(x: Any) -> Any:
+    outputs = torch.zeros(ROWS, STEPS, WIDE)
+    for step in range(STEPS):
+        outputs[:, step] = x[:, step].bfloat16()
+    return outputs
+
+
+def written_beside_others(x: Any) -> Any:
+    outputs = torch.zeros(ROWS, STEPS, WIDE)
+    for step in range(3):
+        outputs[:, step] = x[:, step]
+        outputs[:, step, 0] = 1.0
+        outputs[:, step + 1] = x[0, step]  # broadcast
+    outputs[:, 5] = x[:, 5]
+    outputs.mul_(2)
+    outputs[:, 4] = x[:, 4]
+    return outputs
+
+
+def buffer_with_a_gradient(x: Any) -> Any:
+    outputs = x.clone()
+    for step in range(STEPS):
+        outputs[:, step] = x[:, step] * 3
+    return outputs
+
+
+def view_of_a_buffer(x: Any) -> Any:
+    whole = torch.zeros(STEPS, ROWS, WIDE)
+    outputs = whole.transpose(0, 1)
+    for step in range(STEPS):
+        outputs[:, step] = x[:, step] * 3
+    return whole
+
+
+USES = [
+    loop, from_the_end, projections, one_step_slices, shifted, corners, the_same_step_again,
+    changed_between, written, written_in_rows, read_back, written_again, rounded_values,
+    written_beside_others, buffer_with_a_gradient, view_of_a_buffer, windows,
+]  # fmt: skip
+PASSED_ON = [slice_changed_in_place, iterated]
+each_use = pytest.mark.parametrize("use", [*USES, *PASSED_ON], ids=lambda use: use.__name__)
+
+
+@each_use
+def test_the_same_bits(use: Callable[[Any], Any]) -> None:
+    plain = gradients(use)
+    with switched() as applied:
+        for _ in range(3):
+            for ours, theirs in zip(gradients(use), plain, strict=True):
+                if use in (windows, the_same_step_again, corners):  # numbers that are used often
+                    torch.testing.assert_close(ours, theirs)
+                else:
+                    assert torch.equal(ours, theirs)
+        assert taken(applied) or use in PASSED_ON
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_programs_at_random(seed: int) -> None:
+    def program(x: Any) -> Any:
+        draw = random.Random(seed)
+        buffers = [torch.zeros(ROWS, STEPS, WIDE) for _ in range(2)]
+        state = x[:, 0]
+        for _ in range(12):
+            step, buffer = draw.randrange(STEPS), draw.choice(buffers)
+            what = draw.randrange(6)
+            if what == 0:
+                state = state + draw.choice([x, buffer])[:, step].clone()
+            elif what == 1:
+                state = torch.tanh(state + x[draw.randrange(ROWS), step])
+            elif what == 2:
+                x = x * 1.1
+            elif what == 3:
+                state = state * x[:, step : step + 2].mean(1)
+            else:
+                buffer[:, step] = state
+        return state.sum() + (buffers[0] * buffers[1].cos()).sum() + buffers[1].sum()
+
+    plain = gradients(program)
+    with switched():
+        for _ in range(2):
+            for ours, theirs in zip(gradients(program), plain, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_gradients() -> None:
+    def second(use: Callable[[Any], Any]) -> torch.Tensor:
+        x = values().requires_grad_()
+        (first,) = torch.autograd.grad(use(x * 1.5).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    for use in (loop, written, read_back):
+        plain = second(use)
+        with switched():
+            torch.testing.assert_close(second(use), plain)
+
+
+def test_every_way_to_ask_for_the_gradient() -> None:
+    def asked() -> list[Any]:
+        leaf = values().requires_grad_()
+        x = leaf * 2
+        x.retain_grad()
+        seen: list[Any] = []
+        x.register_hook(lambda gradient: seen.append(gradient.clone()))
+        loss = (loop(x) + x[:, 1] * x[:, 2]).sum()
+        of_x, of_leaf = torch.autograd.grad(loss, [x, leaf], retain_graph=True)
+        only_x = torch.autograd.grad(loss, x, retain_graph=True)[0]
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return [of_x, of_leaf, only_x, x.grad, leaf.grad, *seen]
+
+    plain = asked()
+    with switched():
+        for _ in range(2):
+            torch.testing.assert_close(asked(), plain)
+
+
+def test_a_parameter_over_steps_of_training() -> None:
+    def trained() -> torch.Tensor:
+        weights = nn.Parameter(values())
+        optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
+        for _ in range(4):
+            for _ in range(2):  # accumulated
+                loop(weights).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return weights.detach()
+
+    plain = trained()
+    with switched() as applied:
+        assert torch.equal(trained(), plain)
+        assert taken(applied)
+
+
+def test_a_backward_pass_that_was_interrupted() -> None:
+    stop = True
+
+    def interrupt(gradient: torch.Tensor) -> None:
+        if stop:
+            raise RuntimeError("interrupted")
+
+    with switched():
+        x = values().requires_grad_()
+        scaled = x * 1.5
+        parts = [scaled[:, step] for step in range(STEPS)]
+        first = parts[0] * 2
+        first.register_hook(interrupt)
+        loss = first.sum() + sum(part.square().sum() for part in parts[1:])
+        with pytest.raises(RuntimeError, match="interrupted"):
+            loss.backward(retain_graph=True)
+        x.grad, stop = None, False
+        loss.backward()
+    theirs = values() * 1.5 * 2 * 1.5
+    theirs[:, 0] = 3
+    torch.testing.assert_close(x.grad, theirs)
+
+
+def test_errors_stay_those_of_torch() -> None:
+    def errors() -> list[str]:
+        told = []
+        for wrong in (
+            lambda x: [x[:, 1], x[:, 99]],
+            lambda x: [x[0, 1, 2, 3], x[1, 1, 1, 1]],
+            lambda x: [part.add_(1) for part in x.unbind(1)],
+            lambda x: (x[:, 0] * x[:, 1], x.mul_(2))[0].sum().backward(),
+            lambda x: torch.zeros(ROWS, STEPS, WIDE).__setitem__((0, 0, 0, 0), x[0, 0]),
+            lambda x: torch.zeros(ROWS, STEPS, WIDE).__setitem__(ROWS, x[0]),
+            lambda x: torch.zeros(ROWS, STEPS, WIDE).requires_grad_().__setitem__(0, x[0]),
+        ):
+            with pytest.raises((IndexError, RuntimeError)) as error:
+                wrong(values().requires_grad_() * 1)
+            told.append(str(error.value).split("[torch")[0])
+        return told
+
+    plain = errors()
+    with switched():
+        for _ in range(2):
+            assert errors() == plain
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_transformed_and_traced_calls_are_passed_on() -> None:
+    with switched() as applied:
+        x = values()
+        expected = torch.func.grad(lambda y: loop(y).sum())(x)
+        torch.testing.assert_close(expected, gradient_of_sum(x))
+        before = taken(applied)
+        torch.func.vmap(torch.func.grad(lambda y: (y[0] * y[1] * y[2]).sum()))(x)
+        torch.jit.trace(lambda y: y[:, 0] + y[:, 1] + y[:, 2], x.requires_grad_())
+        assert taken(applied) == before
+
+
+def gradient_of_sum(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(loop(x).sum(), x)[0]
+
+
+def test_nothing_keeps_a_tensor_alive() -> None:
+    with switched() as applied:
+        for backward in (True, False):
+            for use in (loop, written, read_back):
+                x = values().requires_grad_()
+                scaled = x * 1.5
+                alive = weakref.ref(scaled)
+                loss = use(scaled).sum()
+                del scaled
+                if backward:
+                    loss.backward()
+                    assert alive() is None  # though the loss is still there
+                del loss
+                assert alive() is None
+        assert taken(applied)
+
+
+def test_of_tensors_changed_in_place_only_some_are_kept_alive() -> None:
+    """Each refers to itself by the slices that were read of it, until a backward pass."""
+    alive = []
+    with switched():
+        for _ in range(2 * slice_gradients.MOST_VIEWS):
+            x = values().requires_grad_() * 1.5
+            x.mul_(x[:, 0:1].detach() + x[:, 1:2] + x[:, 2:3].clone())
+            alive.append(weakref.ref(x))
+            del x
+    assert sum(kept() is not None for kept in alive) <= slice_gradients.MOST_VIEWS
+
+
+def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 0
+    takes = slice_gradients._Coming.takes
+
+    def watched(coming: Any, *args: Any) -> bool:
+        nonlocal most
+        took = takes(coming, *args)
+        most = max(most, sum(gradient.numel() for _, gradient in coming._slices))
+        return took
+
+    monkeypatch.setattr(slice_gradients._Coming, "takes", watched)
+
+    def many(x: Any) -> Any:
+        return sum(x[:, step % 2 :].sum(1) * step for step in range(40))
+
+    plain = gradients(many)
+    with switched():
+        torch.testing.assert_close(gradients(many), plain)
+    assert WIDE < most <= slice_gradients.MOST_HELD * ROWS * STEPS * WIDE
+
+
+def test_a_graph_recorded_before_the_undo() -> None:
+    plain = gradients(read_back)
+    with switched():
+        x = values().requires_grad_()
+        result = read_back(x * 1.5)
+    (result.sin() * result).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, plain[1])
+
+
+def test_it_says_why_nothing_was_taken() -> None:
+    with switched() as applied:
+        gradients(lambda x: x.unbind(1)[2] + x[:, -1])
+        assert applied.engaged() == (
+            False,
+            "no slices of a tensor of 32,768 numbers were read or written in turn",
+        )
