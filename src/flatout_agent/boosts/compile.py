@@ -18,7 +18,9 @@ tuning compares the other modes with it if the rest of the run can repay their c
 On a CPU, random numbers come from PyTorch's own generator (Inductor's option `fallback_random`):
 in a model with dropout, Inductor's own would take longer than compiling saves.
 
-Calls in evaluation mode or without gradients run as written, since each would be compiled again.
+Calls in evaluation mode or without gradients run as written, since each would be compiled again;
+so do calls whose inputs are leaves with a gradient, as for a gradient penalty: compiled code has no
+second derivatives. `backward(retain_graph=True)` works: buffers are not donated.
 
 ## Why it is faster
 

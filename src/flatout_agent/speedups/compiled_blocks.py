@@ -49,7 +49,8 @@ def _layer(
     def around(own: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             block: Any = reference()
-            if attempts.given_up or not (block.training and torch.is_grad_enabled()):
+            trains = block.training and torch.is_grad_enabled()
+            if attempts.given_up or attempts.as_written or not trains:
                 return own(*args, **kwargs)
             changed_args = tuple(map(change, args))
             changed_kwargs = {name: change(value) for name, value in kwargs.items()}

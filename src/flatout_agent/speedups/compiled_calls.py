@@ -73,7 +73,13 @@ class CompiledCalls(Attempts):
             def call_with_blocks(*args: Any, **kwargs: Any) -> Any:
                 if self.given_up or not _trains(model):
                     return call(*args, **kwargs)
-                return self.run(call, *args, **kwargs)
+                if not _ask_for_gradients(args, kwargs):
+                    return self.run(call, *args, **kwargs)
+                self.as_written = True
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    self.as_written = False
 
             return call_with_blocks
 
@@ -84,7 +90,7 @@ class CompiledCalls(Attempts):
             def compiled_call(*args: Any, **kwargs: Any) -> Any:
                 if self.graphs and len(self.job.models) > 1:  # another one was seen since
                     self.given_up, self.refused = True, SEVERAL
-                if self.given_up or not _trains(model):
+                if self.given_up or not _trains(model) or _ask_for_gradients(args, kwargs):
                     return call(*args, **kwargs)
                 try:
                     return self._run_whole(model(), args, kwargs)
@@ -150,3 +156,13 @@ def _trains(model: weakref.ref[torch.nn.Module]) -> bool:
 
     found = model()
     return found is not None and found.training and torch.is_grad_enabled()
+
+
+def _ask_for_gradients(args: Any, kwargs: Any) -> bool:
+    """Whether inputs are leaves with a gradient, as for a gradient penalty or a derivative by the
+    inputs. The gradient of that gradient may be wanted, and compiled code has none.
+    """
+    return any(
+        tensor.requires_grad and tensor.is_leaf and type(tensor).__name__ != "Parameter"
+        for tensor in nests.tensors((args, kwargs))
+    )

@@ -142,6 +142,37 @@ class Code:
         return self.compiled(*args, **kwargs)
 
 
+class KeptBuffers:
+    """While it is held, a compiled backward pass keeps what it reads: else torch raises where a
+    program goes through a graph twice, with `backward(retain_graph=True)`.
+    """
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._found = True
+
+    def hold(self) -> None:
+        """Add a holder."""
+        from torch._functorch import config
+
+        if not self._holders:
+            self._found = getattr(config, "donated_buffer", False)  # since torch 2.6
+            if self._found:
+                config.donated_buffer = False
+        self._holders += 1
+
+    def let_go(self) -> None:
+        """Remove a holder; without any, the setting is what it was."""
+        from torch._functorch import config
+
+        self._holders -= 1
+        if not self._holders and self._found:
+            config.donated_buffer = True
+
+
+_kept_buffers = KeptBuffers()
+
+
 class Attempts(logging.Filter):
     """Calls of compiled code; parts that the compiler cannot compile run as written.
 
@@ -158,6 +189,8 @@ class Attempts(logging.Filter):
         self.calls = 0
         self.graphs_made = 0
         self.inside = False
+        self.as_written = False
+        """No block is compiled in this call."""
         self.failed = ""
         """First line of the compiler's first error."""
         self.given_up = False
@@ -173,9 +206,11 @@ class Attempts(logging.Filter):
     def listen(self) -> None:
         """Collect dynamo's warnings from now on."""
         logging.getLogger(self.LOGGER).addFilter(self)
+        _kept_buffers.hold()
 
     def close(self) -> None:
         """Stop listening."""
+        _kept_buffers.let_go()
         logging.getLogger(self.LOGGER).removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -601,9 +601,37 @@ def test_which_models_are_compiled_block_by_block(model, count):
             boosted(model, scope="blocks")
         return
     applied = boosted(model, scope="blocks")
-    model(torch.randn(2, 3, 8, requires_grad=True)).sum().backward()
+    model(torch.randn(2, 3, 8)).sum().backward()
     assert graphs() == 1
     assert applied.engaged()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["whole", "blocks"])
+def test_programs_that_use_a_graph_twice(scope, monkeypatch):
+    """Two backward passes through one graph, and a gradient penalty now and then."""
+    monkeypatch.setattr(compiling, "_kept_buffers", compiling.KeptBuffers())
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", True)
+
+    def step(model, x, penalty):
+        model.zero_grad()
+        if penalty:
+            x = x.clone().requires_grad_()
+            (by_x,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            by_x.square().sum().backward()
+        out = model(x.detach())
+        out.square().mean().backward(retain_graph=True)
+        (out.sum() * 0.1).backward()
+        return [weight.grad.clone() for weight in model.parameters()]
+
+    model, x = Deep(), torch.randn(4, 8)
+    plain = [step(model, x, penalty) for penalty in (False, True)]
+    applied = boosted(model, scope=scope)
+    for penalty in (False, True, False):
+        torch.testing.assert_close(step(model, x, penalty), plain[penalty], rtol=1e-4, atol=1e-5)
+    assert applied.engaged()[0]
+    applied.undo()
+    assert torch._functorch.config.donated_buffer
 
 
 def test_blocks_want_a_torch_that_compiles_them_once(monkeypatch):
