@@ -601,17 +601,15 @@ def test_which_models_are_compiled_block_by_block(model, count):
             boosted(model, scope="blocks")
         return
     applied = boosted(model, scope="blocks")
-    model(torch.randn(2, 3, 8)).sum().backward()
+    model(torch.randn(2, 3, 8, requires_grad=True) * 1).sum().backward()
     assert graphs() == 1
     assert applied.engaged()[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["whole", "blocks"])
-def test_programs_that_use_a_graph_twice(scope, monkeypatch):
+def test_programs_that_use_a_graph_twice(scope):
     """Two backward passes through one graph, and a gradient penalty now and then."""
-    monkeypatch.setattr(compiling, "_kept_buffers", compiling.KeptBuffers())
-    monkeypatch.setattr(torch._functorch.config, "donated_buffer", True)
 
     def step(model, x, penalty):
         model.zero_grad()
@@ -630,8 +628,17 @@ def test_programs_that_use_a_graph_twice(scope, monkeypatch):
     for penalty in (False, True, False):
         torch.testing.assert_close(step(model, x, penalty), plain[penalty], rtol=1e-4, atol=1e-5)
     assert applied.engaged()[0]
-    applied.undo()
-    assert torch._functorch.config.donated_buffer
+
+
+def test_buffers_are_donated_again_once_nothing_is_compiled():
+    config, kept = torch._functorch.config, compiling.KeptBuffers()
+    with config.patch(donated_buffer=True):
+        kept.hold()
+        kept.hold()
+        kept.let_go()
+        assert not config.donated_buffer
+        kept.let_go()
+        assert config.donated_buffer
 
 
 def test_blocks_want_a_torch_that_compiles_them_once(monkeypatch):
