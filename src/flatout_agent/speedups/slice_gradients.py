@@ -2,7 +2,8 @@
 
 As written, the gradient of each slice that is read is put into zeros as large as the whole tensor,
 and all of these are added; and for each slice that is written, the gradient of the whole tensor is
-copied. The steps of a sequence thus cost the square of its length.
+copied. The steps of a sequence thus cost the square of its length. An embedding that is looked up
+at each step is such a tensor, too.
 
 Reading: slices are taken of a second view of the tensor, which nobody else has. In the backward
 pass the first of them makes the zeros, and the others are added into these when all have come.
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 SMALLEST = 1 << 15
 """Numbers in the smallest whole tensor: with fewer, torch's passes cost less than our calls."""
+FEW = 4
+"""An embedding has at least so many times the numbers that are looked up."""
 MOST_HELD = 2
 """Gradients of slices that are held before they are added, in multiples of the whole tensor."""
 MOST_SHAPES = 1000
@@ -36,6 +39,10 @@ MOST_SHAPES = 1000
 MOST_VIEWS = 16
 """Second views that further slices may be taken of. A tensor that is changed in place after slices
 of it were read is kept alive by them, if no backward pass follows."""
+
+
+Add = Callable[["torch.Tensor", "torch.Tensor"], Any]
+"""Adds the gradient of what was read to the gradient of the whole tensor."""
 
 
 class SliceGradients:
@@ -46,7 +53,12 @@ class SliceGradients:
 
         self.taken = 0
         """Slices read from a second view, and written without a copy of a gradient."""
-        self._stand_ins = StandIns({torch.Tensor: {"__setitem__": self._setitem}})
+        self._stand_ins = StandIns(
+            {
+                torch.Tensor: {"__setitem__": self._setitem},
+                torch: {"embedding": self._embedding},
+            }
+        )
         self._forget()
 
     def _forget(self) -> None:
@@ -74,6 +86,21 @@ class SliceGradients:
         """`tensor[key]` of the second view, or None where torch shall read it."""
         if not (tensor.requires_grad and _is_basic(key) and _is_usual(tensor)):
             return None
+        view = self._view(tensor)
+        return None if view is None else view.read(original, key)
+
+    def _embedding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def embedding(*args: Any, **kwargs: Any) -> Any:
+            if self._stand_ins.holders and len(args) > 1 and not kwargs and _is_lookup(*args):
+                view = self._view(args[0])
+                if view is not None:
+                    return view.look_up(original, *args[1:])
+            return original(*args, **kwargs)
+
+        return embedding
+
+    def _view(self, tensor: torch.Tensor) -> _View | None:
+        """The second view of the tensor, unless it may be read only once."""
         reads, shape = self._reads.get(tensor), tensor.shape
         if reads is None or reads.version != tensor._version:
             reads = self._reads[tensor] = _Reads(tensor._version)
@@ -83,15 +110,15 @@ class SliceGradients:
             if len(self._read_again) == MOST_SHAPES:
                 self._read_again.clear()
             self._read_again.add(shape)
-        view = reads.view()
+        self.taken += 1
+        view: _View | None = reads.view()
         if view is None or view.tensor is None:
             view = _View(tensor)
             reads.view = weakref.ref(view)
             self._views.append(reads.view)
             if len(self._views) > MOST_VIEWS:
                 _close(self._views.popleft())
-        self.taken += 1
-        return view.read(original, key)
+        return view
 
     def _setitem(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def setitem(input: Any, key: Any, value: Any) -> None:
@@ -146,6 +173,18 @@ def _is_basic_part(part: Any) -> bool:
     return part is None or part is Ellipsis or type(part) is int
 
 
+def _is_lookup(weight: Any, indices: Any, padding: int = -1, *others: Any) -> bool:
+    """Whether it is an ordinary call for few rows of a large embedding with a dense gradient."""
+    return bool(
+        not any(others)  # a gradient that is scaled by frequency, or sparse
+        and _is_usual(weight)
+        and weight.requires_grad
+        and weight.dim() == 2
+        and is_plain(indices)
+        and FEW * indices.numel() * weight.shape[1] <= weight.numel()
+    )
+
+
 @dataclass
 class _Reads:
     """Slices were read of a tensor at this version of it."""
@@ -177,10 +216,30 @@ class _View:
     def read(self, original: Callable[..., Any], key: Any) -> torch.Tensor:
         """The slice. Raises what `tensor[key]` raises."""
         found: torch.Tensor = original(self.tensor, key)
-        node: Any = found.grad_fn
         if found.numel() < self.tensor.numel():
-            node.register_prehook(functools.partial(_come, self, key))
+            self._watch(found, lambda whole, part: whole[key].add_(part))
         return found
+
+    def look_up(
+        self, original: Callable[..., Any], indices: torch.Tensor, padding: int = -1, *_: Any
+    ) -> torch.Tensor:
+        """The rows of an embedding. Raises what `torch.embedding` raises."""
+        found: torch.Tensor = original(self.tensor, indices, padding, False, False)
+
+        def add(whole: torch.Tensor, part: torch.Tensor) -> None:
+            rows, part = indices.reshape(-1), part.reshape(-1, part.shape[-1])
+            if padding >= 0:
+                kept = rows != padding
+                rows, part = rows[kept], part[kept]
+            whole.index_add_(0, rows, part)
+
+        self._watch(found, add)
+        return found
+
+    def _watch(self, found: torch.Tensor, add: Add) -> None:
+        """add: adds the gradient of what was read to that of the whole tensor."""
+        node: Any = found.grad_fn
+        node.register_prehook(functools.partial(_come, self, add))
 
 
 def _close(view: Callable[[], _View | None]) -> None:
@@ -189,9 +248,9 @@ def _close(view: Callable[[], _View | None]) -> None:
         open_view.tensor = None
 
 
-def _come(view: _View, key: Any, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _come(view: _View, add: Add, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The gradient of a slice has come."""
-    return (None,) if view._coming.takes(key, gradients[0]) else None
+    return (None,) if view._coming.takes(add, gradients[0]) else None
 
 
 class _Coming:
@@ -201,11 +260,11 @@ class _Coming:
         """shape: that of the whole tensor."""
         self._shape = shape
         self._backward_pass = -1
-        self._slices: list[tuple[Any, torch.Tensor]] = []
+        self._slices: list[tuple[Add, torch.Tensor]] = []
         self._held = 0
         self._sum: torch.Tensor | None = None
 
-    def takes(self, key: Any, gradient: torch.Tensor | None) -> bool:
+    def takes(self, add: Add, gradient: torch.Tensor | None) -> bool:
         """Whether it will be added by `added_to`. The first one in a backward pass is not taken: it
         goes as written, and makes the zeros.
         """
@@ -218,7 +277,7 @@ class _Coming:
             self._backward_pass = backward_pass
             self._slices, self._held, self._sum = [], 0, None  # of a pass that was interrupted
             return False
-        self._slices.append((key, gradient))
+        self._slices.append((add, gradient))
         self._held += gradient.numel()
         if self._held > MOST_HELD * self._shape.numel():
             if self._sum is None:
@@ -235,8 +294,8 @@ class _Coming:
         return total
 
     def _add_to(self, total: Any) -> None:
-        for key, gradient in self._slices:
-            total[key].add_(gradient)
+        for add, gradient in self._slices:
+            add(total, gradient)
         self._slices, self._held = [], 0
 
 

@@ -273,6 +273,51 @@ def test_a_parameter_over_steps_of_training() -> None:
         assert taken(applied)
 
 
+WORDS = torch.arange(12).reshape(6, 2) * 5 % 24
+KINDS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "padding": {"padding_idx": 5},
+    "padding from the end": {"padding_idx": -4},
+    "sparse": {"sparse": True},
+    "by frequency": {"scale_grad_by_freq": True},
+    "clipped": {"max_norm": 1.0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedding_that_is_looked_up_again_and_again(kind: str) -> None:
+    def trained() -> torch.Tensor:
+        torch.manual_seed(0)
+        embedding = nn.Embedding(24, WIDE, **KINDS[kind])
+        optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
+        for _ in range(3):
+            state = torch.zeros(2, WIDE)
+            for words in WORDS:
+                state = torch.tanh(state + embedding(words))
+            (state.square().sum() + embedding(torch.arange(24)).sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return embedding.weight.detach()
+
+    plain = trained()
+    with switched() as applied:
+        torch.testing.assert_close(trained(), plain)
+        assert (taken(applied) > 0) == (kind in ("usual", "padding", "padding from the end"))
+
+
+def test_the_second_derivative_of_look_ups() -> None:
+    def second() -> torch.Tensor:
+        weight = values().reshape(-1, WIDE).requires_grad_()
+        found = sum(nn.functional.embedding(words % 18, weight).sin().sum() for words in WORDS)
+        (first,) = torch.autograd.grad(found, weight, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), weight)[0]
+
+    plain = second()
+    with switched():
+        for _ in range(2):
+            torch.testing.assert_close(second(), plain)
+
+
 def test_a_backward_pass_that_was_interrupted() -> None:
     stop = True
 
