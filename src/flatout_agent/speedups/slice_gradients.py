@@ -330,9 +330,11 @@ def _place(tensor: Any, key: Any, value: Any) -> _Place | None:
     """
     import torch
 
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return None
     parts = key if type(key) is tuple else (key,)
     numbers = [dim for dim, part in enumerate(parts) if type(part) is int]
-    if len(numbers) != 1 or not isinstance(value, torch.Tensor) or not value.requires_grad:
+    if len(numbers) != 1:
         return None
     dim = numbers[0]
     if any(part != slice(None) for part in (*parts[:dim], *parts[dim + 1 :])):
