@@ -254,15 +254,12 @@ def _come(view: _View, add: Add, gradients: tuple[Any, ...]) -> tuple[Any, ...] 
 
 
 class _Coming:
-    """The gradients of slices that have come in this backward pass."""
+    """The gradients of slices that have come, by backward pass: one may run within another."""
 
     def __init__(self, shape: torch.Size) -> None:
         """shape: that of the whole tensor."""
         self._shape = shape
-        self._backward_pass = -1
-        self._slices: list[tuple[Add, torch.Tensor]] = []
-        self._held = 0
-        self._sum: torch.Tensor | None = None
+        self._passes: dict[int, _Pass] = {}
 
     def takes(self, add: Add, gradient: torch.Tensor | None) -> bool:
         """Whether it will be added by `added_to`. The first one in a backward pass is not taken: it
@@ -272,28 +269,47 @@ class _Coming:
 
         if gradient is None or torch.is_grad_enabled():  # nothing; or it has a gradient itself
             return False
-        backward_pass = torch._C._current_graph_task_id()
-        if backward_pass != self._backward_pass:
-            self._backward_pass = backward_pass
-            self._slices, self._held, self._sum = [], 0, None  # of a pass that was interrupted
+        number = torch._C._current_graph_task_id()
+        if number not in self._passes:
+            self._passes[number] = _Pass(self._shape)
             return False
+        self._passes[number].take(add, gradient)
+        return True
+
+    def added_to(self, total: Any) -> Any:
+        """The gradient of the whole tensor, where `total` is that of the first slice."""
+        import torch
+
+        finished = self._passes.pop(torch._C._current_graph_task_id(), None)
+        if finished is not None:
+            finished.add_to(total)
+        return total
+
+
+class _Pass:
+    """The gradients of slices but the first one in a backward pass."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self._shape = shape
+        self._slices: list[tuple[Add, torch.Tensor]] = []
+        self._held = 0
+        self._sum: torch.Tensor | None = None
+        """Of those that are no longer held."""
+
+    def take(self, add: Add, gradient: torch.Tensor) -> None:
         self._slices.append((add, gradient))
         self._held += gradient.numel()
         if self._held > MOST_HELD * self._shape.numel():
             if self._sum is None:
                 self._sum = gradient.new_zeros(self._shape)
-            self._add_to(self._sum)
-        return True
+            self._add_held_to(self._sum)
 
-    def added_to(self, total: Any) -> Any:
-        """The gradient of the whole tensor, where `total` is that of the first slice."""
-        self._add_to(total)
+    def add_to(self, total: torch.Tensor) -> None:
+        self._add_held_to(total)
         if self._sum is not None:
             total.add_(self._sum)
-        self._backward_pass, self._sum = -1, None
-        return total
 
-    def _add_to(self, total: Any) -> None:
+    def _add_held_to(self, total: torch.Tensor) -> None:
         for add, gradient in self._slices:
             add(total, gradient)
         self._slices, self._held = [], 0

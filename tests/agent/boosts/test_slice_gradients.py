@@ -305,6 +305,31 @@ def test_an_embedding_that_is_looked_up_again_and_again(kind: str) -> None:
         assert (taken(applied) > 0) == (kind in ("usual", "padding", "padding from the end"))
 
 
+def test_a_backward_pass_within_another() -> None:
+    """Look-ups that are computed again in the backward pass use the same second view."""
+
+    def gradient() -> torch.Tensor:
+        weight = values().reshape(-1, WIDE).requires_grad_()
+
+        def segment(state: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                state = torch.tanh(state + nn.functional.embedding(words, weight))
+            return state
+
+        state = weight[0] + weight[1] + weight[2]
+        for words in WORDS[:3] % 18:
+            state = torch.utils.checkpoint.checkpoint(segment, state, words, use_reentrant=True)
+            state = segment(state, words)
+        state.square().sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    plain = gradient()
+    with switched():
+        for _ in range(2):
+            torch.testing.assert_close(gradient(), plain)
+
+
 def test_the_second_derivative_of_look_ups() -> None:
     def second() -> torch.Tensor:
         weight = values().reshape(-1, WIDE).requires_grad_()
@@ -412,15 +437,14 @@ def test_of_tensors_changed_in_place_only_some_are_kept_alive() -> None:
 
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    takes = slice_gradients._Coming.takes
+    take = slice_gradients._Pass.take
 
-    def watched(coming: Any, *args: Any) -> bool:
+    def watched(backward_pass: Any, *args: Any) -> None:
         nonlocal most
-        took = takes(coming, *args)
-        most = max(most, sum(gradient.numel() for _, gradient in coming._slices))
-        return took
+        take(backward_pass, *args)
+        most = max(most, sum(gradient.numel() for _, gradient in backward_pass._slices))
 
-    monkeypatch.setattr(slice_gradients._Coming, "takes", watched)
+    monkeypatch.setattr(slice_gradients._Pass, "take", watched)
 
     def many(x: Any) -> Any:
         return sum(x[:, step % 2 :].sum(1) * step for step in range(40))
