@@ -105,13 +105,6 @@ class Kubectl:
             raise failure(answer)
         return answer
 
-    def has(self, group_version: str) -> bool:
-        """Whether the cluster serves that API. Raises UserError if it does not answer."""
-        answer = self.ask("get", "--raw", f"/apis/{group_version}")
-        if answer.returncode and not missing(answer):
-            raise failure(answer)
-        return answer.returncode == 0
-
     def allowed(self, verb: str, resource: str) -> bool:
         """Whether the user may do that in the namespace. Raises UserError without an answer."""
         answer = self.ask("auth", "can-i", verb, resource)

@@ -11,7 +11,7 @@ from typing import Any
 from flatout.launching import engine_calls, tails
 from flatout.launching.contract import LOST_EXIT, SAVED_EXIT, TERMINATED_EXIT
 from flatout.launching.kubectl import Kubectl
-from flatout.launching.kubernetes_pod import CONTAINER
+from flatout.launching.kubernetes_job import CONTAINER
 from flatout.nouns.launched import LogLine
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -42,8 +42,6 @@ class PodState:
     phase: str
     """Pending, Running, Succeeded, Failed."""
     node: str
-    starts: int
-    """How often its container was restarted."""
     started: bool
     """Whether its container has run, so that there is a log."""
     waits_for: str
@@ -75,9 +73,8 @@ def _pod(item: Mapping[str, Any]) -> PodState:
     statuses = [
         one for one in status.get("containerStatuses") or [] if one.get("name") == CONTAINER
     ]
-    own = statuses[0] if statuses else {}
-    current = own.get("state") or {}
-    ended = current.get("terminated") or (own.get("lastState") or {}).get("terminated") or {}
+    current = (statuses[0] if statuses else {}).get("state") or {}
+    ended = current.get("terminated") or {}
     index = (metadata.get("annotations") or {}).get(INDEX, "0")
     return PodState(
         name=metadata.get("name", ""),
@@ -85,8 +82,7 @@ def _pod(item: Mapping[str, Any]) -> PodState:
         index=int(index) if index.isdecimal() else 0,
         phase=status.get("phase", ""),
         node=(item.get("spec") or {}).get("nodeName", ""),
-        starts=own.get("restartCount", 0),
-        started=bool({"running", "terminated"} & current.keys() or own.get("restartCount")),
+        started=bool({"running", "terminated"} & current.keys()),
         waits_for=_waits_for(status, current),
         exit_code=ended.get("exitCode"),
         reason=_reason(status, ended),
@@ -140,27 +136,27 @@ def lines(kubectl: Kubectl, selector: str, final: Callable[[], bool]) -> Iterato
 
     final: whether the job has ended; it then ends after the last line.
     """
-    readers: dict[tuple[str, int], Iterator[LogLine | None]] = {}
-    read: set[tuple[str, int]] = set()
+    readers: dict[str, Iterator[LogLine | None]] = {}
+    read: set[str] = set()
     looked = -LOOK_S
     while True:
         if time.monotonic() - looked >= LOOK_S:
             # Asked before the pods are listed, so that none can come later.
             over = readers.keys() == read and final()
             for pod in of(kubectl, selector) or []:
-                key = (pod.uid, pod.starts)
-                if pod.started and key not in readers:
-                    readers[key] = _whole(kubectl, pod) if pod.over else _followed(kubectl, pod)
+                if pod.started and pod.uid not in readers:
+                    follow = _whole if pod.over else _followed
+                    readers[pod.uid] = follow(kubectl, pod)
             if over and readers.keys() == read:
                 return
             looked = time.monotonic()
-        for key in readers.keys() - read:
-            for line in readers[key]:
+        for uid in readers.keys() - read:
+            for line in readers[uid]:
                 if line is None:
                     break
                 yield line
             else:
-                read.add(key)
+                read.add(uid)
         yield None
 
 
@@ -208,6 +204,4 @@ def _runs(kubectl: Kubectl, pod: PodState) -> bool:
     if not isinstance(item, dict):
         return kubectl.ask("version").returncode != 0  # the pod is gone, or nothing answers
     now = _pod(item)
-    return (
-        now.uid == pod.uid and now.starts == pod.starts and not now.over and now.exit_code is None
-    )
+    return now.uid == pod.uid and not now.over and now.exit_code is None

@@ -1,4 +1,4 @@
-"""Kubernetes: a TrainJob of Kubeflow Trainer, else a JobSet, else a plain Job.
+"""Kubernetes: an indexed Job, one pod on each node.
 
 ## The command
 
@@ -10,8 +10,6 @@ Settings, each as `--set NAME=VALUE`:
 | setting | meaning |
 |---|---|
 | `context`, `namespace` | those of kubectl, if they are not the current ones |
-| `kind` | `trainjob`, `jobset` or `job`; the first one that the cluster has |
-| `runtime` | a ClusterTrainingRuntime for the TrainJob; `own`: the launch brings its own |
 | `claim` | persistent volumes, claim and path: `data:/data,runs:/runs` |
 | `cpu`, `memory`, `shm` | what each node requests; `shm` is the most of the memory it may take |
 | `gpu-resource` | `nvidia.com/gpu`, `amd.com/gpu` ...; what the cluster's nodes have |
@@ -23,13 +21,9 @@ Settings, each as `--set NAME=VALUE`:
 
 ## What is written
 
-`.flatout/launch/<name>-<time>/job.yaml`, plain and commented:
-
-- a **TrainJob** with a TrainingRuntime of its own, if Kubeflow Trainer is installed. A TrainJob
-  alone cannot say what is restarted. If you may not create runtimes, it refers to
-  `torch-distributed` and changes its pods by runtimePatches (Trainer 2.2 and newer);
-- else a **JobSet**;
-- else an indexed **Job** and a headless Service: the pods find pod 0 by its name.
+`.flatout/launch/<name>-<time>/job.yaml`, plain and commented: an indexed Job and a headless
+Service, by which the pods find pod 0. No operator is needed. In a TrainJob or JobSet of your own,
+`flatout run --nodes auto` finds its variables just as well.
 
 Each pod runs `flatout run --nodes auto`, which starts a process for each GPU. /dev/shm is memory,
 as loader workers need it. The code folder is sent as a ConfigMap, packed below 1 MB; put a larger
@@ -38,26 +32,24 @@ script writes is lost with its pod, unless it is below a `claim`.
 
 ## What is checked first
 
-kubectl, the cluster's answer, your login; which kinds of jobs exist and whether you may create
-them; the runtime, the claims, and the GPUs of the nodes. Then the cluster itself checks the file in
-a dry run, so that its rules and admission apply before anything is created.
+kubectl, the cluster's answer, your login; whether you may create jobs; the claims, and the GPUs of
+the nodes. Then the cluster itself checks the file in a dry run, so that its rules and admission
+apply before anything is created.
 
 ## Following and stopping
 
 Pods that wait say why: no node has enough GPUs, an image cannot be pulled. The logs of all pods are
 shown as one, with the node before each line; replaced pods are followed too. Ctrl-C leaves the job
-running. `--cancel` deletes it, with its code and Service. A JobSet or Job that has ended stays for
-a week, a TrainJob until it is deleted.
+running. `--cancel` deletes it, with its code and Service. A job that has ended stays for a week.
 
 ## Restarts
 
 After a preemption (a DisruptionTarget of any pod) all pods always start again. With
 `flatout.Checkpoint` and a `claim` they continue at the exact sample. The same happens if a machine
 is lost: the others end with 79, which does not count as an error, and wait up to an hour
-(`--nodes-wait` in the file) for the replacement pod. A plain Job's controller itself waits longer
-after each pod that has ended: 10 s, then twice as long, at most ten minutes. After an error of the
-program, all start again only with `--restarts N`. With a runtime of the cluster, the runtime
-restarts containers: the script in them then ends at once.
+(`--nodes-wait` in the file) for the replacement pod. The Job's controller itself waits longer after
+each pod that has ended: 10 s, then twice as long, at most ten minutes. After an error of the
+program, all start again only with `--restarts N`.
 
 ## What was really run
 
@@ -67,15 +59,12 @@ same losses as one process; one whose program failed was not started again. One 
 (SIGTERM, its grace period), later the machine of the other, node 0, was lost at once (killed, then
 given up with a DisruptionTarget): the controller made both pods anew each time, and they went on
 from the checkpoint to the same losses as two ranks that nobody disturbed, to the last digit, with
-dropout. They trained again 33 s and 92 s later, most of which the controller waited. TrainJob and
-JobSet were taken by that server with the CRDs of Kubeflow Trainer and JobSet, and agree with the
-models of kubeflow-trainer-api. Not yet run: the controllers of those two, a kubelet, a GPU, an
-image.
+dropout. They trained again 33 s and 92 s later, most of which the controller waited. Not yet run: a
+kubelet, a GPU, an image.
 
 ## References
 
-- https://www.kubeflow.org/docs/components/trainer/
-- https://jobset.sigs.k8s.io/docs/concepts/
+- https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/
 - https://kubernetes.io/docs/tasks/job/pod-failure-policy/
 """
 
@@ -93,13 +82,12 @@ from flatout.launching import (
     engine_calls,
     kubectl,
     kubernetes_checks,
-    kubernetes_jobs,
-    kubernetes_pod,
+    kubernetes_job,
     kubernetes_pods,
     packing,
 )
 from flatout.launching.kubectl import Kubectl
-from flatout.launching.kubernetes_jobs import JOB, OWN, RESOURCES, TRAINJOB
+from flatout.launching.kubernetes_job import RESOURCE
 from flatout.nouns.launched import (
     CheckedLaunch,
     JobState,
@@ -119,7 +107,7 @@ ENGINE = LaunchEngine(
     logs_end=True,
     understands=("queue", "image"),
     settings=(
-        *("context", "namespace", "kind", "runtime", "claim", "cpu", "memory", "shm"),
+        *("context", "namespace", "claim", "cpu", "memory", "shm"),
         *("gpu-resource", "code", "workdir", "grace"),
         *("node-selector", "service-account", "pull-secret"),
     ),
@@ -138,36 +126,31 @@ def check(request: LaunchRequest) -> CheckedLaunch:
     cluster.need("get", "--raw", "/version")
     settled = kubernetes_checks.settled(request, cluster)
     kubernetes_checks.allowed(settled, cluster)
-    warned = kubernetes_checks.tried(settled, cluster)
+    warned = kubectl.warnings(cluster.tried(kubernetes_job.text(settled)))
     return CheckedLaunch(settled, (*warned, *kubernetes_checks.warnings(settled, cluster)))
 
 
 def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
     """The objects in one file."""
-    return (LaunchFile(FILE, kubernetes_jobs.text(request)),)
+    return (LaunchFile(FILE, kubernetes_job.text(request)),)
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Send the code, then the objects, which keep the code until they are deleted."""
     cluster = Kubectl.of(dict(request.options))
-    name, kind = kubernetes_pod.name(request), request.option("kind", TRAINJOB)
-    belongs = []
-    if kubernetes_pod.carries_code(request) and request.packed is not None:
-        belongs.append(f"configmaps/{kubernetes_pod.code_map(request)}")
+    name = kubernetes_job.name(request)
+    belongs = [f"services/{name}"]
+    if kubernetes_job.carries_code(request) and request.packed is not None:
+        belongs.append(f"configmaps/{kubernetes_job.code_map(request)}")
         _send_code(request, cluster, folder)
     try:
         cluster.need("create", "--filename", str(folder / FILE), limit_s=60)
     except BaseException:
-        for thing in (f"{RESOURCES[kind]}/{name}", *belongs):
+        for thing in (f"{RESOURCE}/{name}", *belongs):
             cluster.ask("delete", thing, "--ignore-not-found", "--wait=false")
         raise
-    if kind == JOB:
-        belongs.append(f"services/{name}")
-    elif kind == TRAINJOB and request.option("runtime", OWN) == OWN:
-        belongs.append(f"trainingruntimes.trainer.kubeflow.org/{name}")
-    _hold(cluster, kind, name, belongs)
+    _hold(cluster, name, belongs)
     extra = {
-        "kind": kind,
         "context": request.option("context"),
         "namespace": request.option("namespace"),
         "belongs": " ".join(belongs),
@@ -179,14 +162,14 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 def state(job: SubmittedJob) -> JobState:
     """The state by the job's conditions and its pods."""
-    cluster, resource = Kubectl.of(job.extra), _resource(job)
-    status, answer = cluster.status(resource, job.id)
+    cluster = Kubectl.of(job.extra)
+    status, answer = cluster.status(RESOURCE, job.id)
     if status is None:
         if not kubectl.missing(answer):
             return JobState("unknown", kubectl.said(answer))
         if Path(job.folder, CANCELLED).exists():
             return JobState("cancelled")
-        return JobState("unknown", f"the cluster has no {resource} {job.id} any more")
+        return JobState("unknown", f"the cluster has no {RESOURCE} {job.id} any more")
     pods = kubernetes_pods.of(cluster, _selector(job)) or []
     nodes = tuple(dict.fromkeys(pod.node for pod in pods if pod.node))
     conditions = {
@@ -194,15 +177,14 @@ def state(job: SubmittedJob) -> JobState:
         for condition in status.get("conditions") or []
         if condition.get("status") == "True"
     }
-    if conditions.keys() & {"Complete", "Completed"}:
+    if "Complete" in conditions:
         return JobState("ended", "", 0, nodes)
     if "Failed" in conditions:
         return _failed(conditions["Failed"], pods, nodes)
     if "Suspended" in conditions:
         return JobState("queued", "it is suspended, by a queue or by a user")
     if any(pod.phase == "Running" for pod in pods) and not kubernetes_pods.waiting(pods):
-        again = status.get("restarts") or max((pod.starts for pod in pods), default=0)
-        return JobState("running", f"start {again + 1}" if again else "", None, nodes)
+        return JobState("running", "", None, nodes)
     return JobState("queued", kubernetes_pods.waiting(pods))
 
 
@@ -215,7 +197,7 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
 def cancel(job: SubmittedJob) -> None:
     """Delete the job with everything that belongs to it."""
     cluster = Kubectl.of(job.extra)
-    cluster.need("delete", _resource(job), job.id, "--wait=false")
+    cluster.need("delete", RESOURCE, job.id, "--wait=false")
     for thing in job.extra.get("belongs", "").split():
         cluster.ask("delete", thing, "--ignore-not-found", "--wait=false")
     with suppress(OSError):
@@ -227,14 +209,9 @@ def costs(request: LaunchRequest) -> LaunchCosts:
     return contract.costs(request, () if request.option("claim") else (LOST,))
 
 
-def _resource(job: SubmittedJob) -> str:
-    return RESOURCES.get(job.extra.get("kind", TRAINJOB), RESOURCES[TRAINJOB])
-
-
 def _selector(job: SubmittedJob) -> str:
-    """The label selector of its pods. TrainJobs run as JobSets of the same name."""
-    key = "job-name" if job.extra.get("kind") == JOB else "jobset.sigs.k8s.io/jobset-name"
-    return f"{key}={job.id}"
+    """The label selector of its pods."""
+    return f"job-name={job.id}"
 
 
 def _failed(
@@ -255,17 +232,17 @@ def _failed(
 def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:
     """Send the packed code as a ConfigMap and keep it in the folder. Raises UserError."""
     assert request.packed is not None
-    archive, name = folder / kubernetes_pod.ARCHIVE, kubernetes_pod.code_map(request)
+    archive, name = folder / kubernetes_job.ARCHIVE, kubernetes_job.code_map(request)
     with archive.open("wb") as file:
         packing.write(request.packed, file)
     cluster.need("create", "configmap", name, f"--from-file={archive}", limit_s=60)
-    labels = [f"{key}={value}" for key, value in kubernetes_pod.labels(request).items() if value]
-    cluster.ask("label", "configmap", name, *(x for x in labels if "kueue" not in x))
+    labels = (f"{key}={value}" for key, value in kubernetes_job.labels(request).items())
+    cluster.ask("label", "configmap", name, *labels)
 
 
-def _hold(cluster: Kubectl, kind: str, name: str, belongs: list[str]) -> None:
+def _hold(cluster: Kubectl, name: str, belongs: list[str]) -> None:
     """Have these deleted with the job. If that is not allowed, they stay until --cancel."""
-    document = cluster.read("get", RESOURCES[kind], name)
+    document = cluster.read("get", RESOURCE, name)
     if not isinstance(document, dict):
         return
     owner = {
