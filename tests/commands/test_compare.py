@@ -39,7 +39,7 @@ def test_json_and_the_folder_of_a_run(
 ) -> None:
     assert outcome(["compare", *words, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["schema"] == "flatout.profile-compare/1"
+    assert answer["schema"] == "flatout.profile-compare/2"
     assert answer["ratio"] > 4
 
 

@@ -36,8 +36,8 @@ def command(
     """Show what changed between two profiles.
 
     BEFORE and AFTER are profiles in JSON, folders of profiled runs, or traces of torch.profiler. A
-    step is compared part by part, with the causes of the difference, and its time per sample if
-    both batch sizes are known.
+    step is compared part by part, then by kernels, lines, settings and findings, and its time per
+    sample if both batch sizes are known.
 
     Examples:
       flatout profile --json train.py > before.json

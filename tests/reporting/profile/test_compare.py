@@ -9,7 +9,7 @@ import json
 import pytest
 from rich.console import Console
 
-from flatout.nouns.anatomy import Kind
+from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.profile import Kernel, Profiled
 from flatout.reporting.profile import compare, compare_screen
 from flatout.reporting.profile.compare import ProfileComparison
@@ -33,34 +33,19 @@ def tuned() -> ProfileComparison:
     return compared(examples.naive(), examples.healthy())
 
 
-def test_the_parts_explain_all_of_the_difference(tuned: ProfileComparison) -> None:
+def test_the_changes_of_the_parts_are_all_of_the_difference(tuned: ProfileComparison) -> None:
     assert tuned.before_ms == pytest.approx(411.74) and tuned.after_ms == pytest.approx(100.0)
     assert sum(change.ms for change in tuned.parts) == pytest.approx(100.0 - 411.74)
     assert tuned.parts[0].kind is Kind.WAIT_DATA
     assert tuned.ratio == pytest.approx(4.1174)
 
 
-def test_what_explains_most_is_told_first(tuned: ProfileComparison) -> None:
-    (first, share), (second, _) = tuned.explained
-    assert first.name == "waiting for data" and second.name == "waiting after a sync"
-    assert share == pytest.approx(231.6 / 311.74)
-
-
-def test_reasons_stand_at_the_part_that_they_changed(tuned: ProfileComparison) -> None:
-    why = {change.kind: " ".join(change.why) for change in tuned.parts}
-    assert "gone: DATA001 at train.py:80" in why[Kind.WAIT_DATA]
-    assert "gone: SYNC001 at train.py:88" in why[Kind.WAIT_SYNC]
-    assert "vanished: cudnn::ops::nchwToNhwcKernel" in why[Kind.CONVERSION]
-    assert "DATA001" not in why[Kind.TENSOR_CORES]
-
-
-def test_findings_gone_new_and_stayed() -> None:
+def test_findings_gone_and_new() -> None:
     before = dataclasses.replace(examples.naive(), findings=(examples.NO_WORKERS, examples.KEPT))
     after = dataclasses.replace(examples.healthy(), findings=(examples.KEPT, examples.LAYOUT))
     comparison = compared(before, after)
     assert [finding.code for finding in comparison.gone] == ["DATA001"]
     assert [finding.code for finding in comparison.new] == ["KERN014"]
-    assert [finding.code for finding in comparison.stayed] == ["LOOP020"]
 
 
 def test_kernels_that_appeared_vanished_and_changed() -> None:
@@ -70,11 +55,15 @@ def test_kernels_that_appeared_vanished_and_changed() -> None:
     flash = Kernel("flash_fwd_kernel", Kind.ATTENTION, 12.0, 6.0)
     other = changed(base, profile__kernels=(half, *kernels[1:-1], flash))
     comparison = compared(base, other)
-    (slower,) = comparison.kernels
-    assert slower.name == half.name and slower.ms == pytest.approx(-half.ms)
-    assert (slower.calls_before, slower.calls_after) == (160.0, 80.0)
-    assert [change.name for change in comparison.appeared] == ["flash_fwd_kernel"]
-    assert [change.name for change in comparison.vanished] == [kernels[-1].name]
+    calls = {
+        change.name: (change.calls_before, change.calls_after) for change in comparison.kernels
+    }
+    assert calls[half.name] == (160.0, 80.0)
+    assert calls["flash_fwd_kernel"] == (0.0, 12.0)
+    assert calls[kernels[-1].name][1] == 0.0
+    assert {change.name: change.ms for change in comparison.kernels}[half.name] == pytest.approx(
+        -half.ms
+    )
 
 
 def test_settings_of_the_job_that_differ_are_named() -> None:
@@ -96,9 +85,9 @@ def test_another_batch_size_is_compared_per_sample() -> None:
 @pytest.mark.parametrize("name", examples.ALL)
 def test_of_itself_nothing_changed(name: str) -> None:
     comparison = compared(examples.ALL[name](), examples.ALL[name]())
-    assert comparison.ratio == 1.0 and comparison.explained == ()
+    assert comparison.ratio == 1.0 and comparison.kernels == comparison.lines == ()
     assert comparison.gone == comparison.new == comparison.settings == comparison.caveats[:0] == ()
-    assert not any(change.ms or change.why for change in comparison.parts)
+    assert not any(change.ms for change in comparison.parts)
 
 
 def test_the_screen(tuned: ProfileComparison) -> None:
@@ -110,7 +99,6 @@ def test_the_screen(tuned: ProfileComparison) -> None:
     assert lines[1] == "profiles  naive.json -> tuned.json"
     assert "anatomy   waiting for data              232 ms   0.40 ms   -232 ms  ####" in text
     assert "          step                          412 ms    100 ms   -312 ms\n" in text
-    assert "why       of the difference: waiting for data 74%, waiting after a sync 12%\n" in text
     assert "gone      DATA001 train.py:80: the loader has no worker" in text
 
 
@@ -122,9 +110,50 @@ def test_foreign_text_cannot_reach_the_terminal() -> None:
 def test_the_document(tuned: ProfileComparison) -> None:
     published = compare.document(tuned)
     assert json.loads(json.dumps(published, allow_nan=False)) == published
-    assert published["schema"] == "flatout.profile-compare/1"
+    assert published["schema"] == "flatout.profile-compare/2"
     assert published["ratio"] == pytest.approx(4.1174)
     assert published["parts"][0]["kind"] == "wait-data"
     assert published["parts"][0]["ms"] == pytest.approx(-231.6)
-    assert published["explained"][0]["part"] == "wait-data"
     assert published["gone"][0]["code"] == "DATA001"
+
+
+# Lines of the host --------------------------------------------------------------------------------
+
+
+def mended() -> Profiled:
+    """The script without its double loop, its other lines moved down."""
+    profiled = examples.scripted()
+    anatomy, host = profiled.profile.anatomy, profiled.profile.host
+    assert host is not None
+    parts = tuple(part for part in anatomy.parts if part.kind is not Kind.USER)
+    lines = tuple(
+        dataclasses.replace(line, where=dataclasses.replace(line.where, line=line.where.line + 7))
+        for line in host.lines
+        if line.where != examples.MASK
+    )
+    anatomy = dataclasses.replace(anatomy, parts=parts, step_ms=48.0)
+    host = dataclasses.replace(host, lines=lines, step_ms=70.0)
+    profile = dataclasses.replace(profiled.profile, anatomy=anatomy, host=host)
+    return dataclasses.replace(profiled, profile=profile, findings=())
+
+
+def test_a_line_that_is_gone_is_named_and_one_that_moved_is_the_same() -> None:
+    comparison = compared(examples.scripted(), mended())
+    assert comparison.parts[0].name == "your Python"
+    assert "line      -32.0 ms: train.py:14 m[i][j] = 1.0 (32.0 ms -> 0.00 ms)" in drawn(comparison)
+    (moved,) = [change for change in comparison.lines if "f1_score" in change.name]
+    assert moved.before_ms > 0 and moved.after_ms > 0
+    assert {Kind.USER, Kind.LIBRARY, Kind.BLOCKED} <= {part.kind for part in comparison.parts}
+    assert not any("without lines" in caveat for caveat in comparison.caveats)
+
+
+def test_an_older_profile_is_compared_with_all_that_is_between_operators_as_one_part() -> None:
+    parts = (Part(Kind.PYTHON, 60.0), Part(Kind.MATMUL, 16.0, 12.0), Part(Kind.WAIT_DATA, 4.0))
+    older = changed(
+        examples.scripted(), profile__anatomy=Anatomy("cpu", 80.0, parts, 6), profile__host=None
+    )
+    comparison = compared(older, examples.scripted())
+    times = {part.kind: (part.before_ms, part.after_ms) for part in comparison.parts}
+    assert times[Kind.PYTHON] == pytest.approx((60.0, 60.0))
+    assert Kind.USER not in times and Kind.DISPATCH not in times
+    assert any("without lines of the host" in caveat for caveat in comparison.caveats)

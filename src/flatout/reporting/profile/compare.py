@@ -1,38 +1,36 @@
-"""Two profiles side by side: which parts of the step changed, by how much, and why."""
+"""Two profiles side by side: which parts of the step changed, by how much, and what else did."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from flatout.nouns import units
-from flatout.nouns.anatomy import HOST_PARTS, WAITS, Anatomy, Kind
+from flatout.nouns.anatomy import HOST_PARTS, Kind
 from flatout.nouns.finding import Finding
+from flatout.nouns.host_time import HostLine, total_ms
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.document import as_json
-from flatout.reporting.profile import compare_host, words
+from flatout.reporting.profile import host, words
 
-COMPARE = "flatout.profile-compare/1"
-LEAST = 0.01
-"""Changes below this share of the longer step are not reported."""
-KERNELS = 20
-EXPLAIN = 3
-"""The most parts that are named as explaining the difference."""
-CODES = {
-    "DATA": (Kind.WAIT_DATA, Kind.PYTHON),
-    "SYNC": (Kind.WAIT_SYNC,),
-    "HOST": (Kind.WAIT_HOST, *HOST_PARTS),
-    "COPY": (Kind.COPY, Kind.CONVERSION),
-    "COMM": (Kind.COMMUNICATION, Kind.WAIT_RANKS),
-}
-"""The parts that a family of findings is about, except for `compare_host.CODES`."""
+COMPARE = "flatout.profile-compare/2"
+LEAST_KERNEL, LEAST_LINE = 0.001, 0.01
+"""Changes below this share of the longer step are left out; lines are sampled, and so less sure."""
+AT_MOST = 20
+"""The most kernels and lines."""
+FINER = tuple(kind for kind in HOST_PARTS if kind is not Kind.PYTHON)
+"""Known only if stacks were sampled; otherwise they are one part, "Python and dispatch"."""
+FOLDED = (
+    "one was recorded without lines of the host: all that is between operators is compared as "
+    "one part"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A part of the step, before and after."""
+    """A part of the step, a kernel or a line, before and after."""
 
     name: str
     before_ms: float
@@ -40,7 +38,6 @@ class Change:
     kind: Kind | None = None
     calls_before: float = 0.0
     calls_after: float = 0.0
-    why: tuple[str, ...] = ()
 
     @property
     def ms(self) -> float:
@@ -69,34 +66,25 @@ class FindingSummary:
 
 @dataclasses.dataclass(frozen=True)
 class ProfileComparison:
-    """The differences between two profiles. `ms` are per step."""
+    """The differences between two profiles. `ms` are per step; the largest change comes first."""
 
     before_ms: float
     after_ms: float
     parts: tuple[Change, ...]
-    """The largest change first; the changes add up to the step's."""
+    """The changes add up to the step's."""
     kernels: tuple[Change, ...]
-    """Kernels in both profiles whose time changed."""
-    appeared: tuple[Change, ...]
-    vanished: tuple[Change, ...]
+    """Kernels whose time changed; on a CPU operators. One that is only in one has no calls in the
+    other."""
+    lines: tuple[Change, ...]
+    """Lines of the host whose time changed."""
     settings: tuple[Setting, ...]
     gone: tuple[FindingSummary, ...]
     """Findings of the first profile that the second no longer has."""
     new: tuple[FindingSummary, ...]
-    stayed: tuple[FindingSummary, ...]
     samples: tuple[float, float] | None = None
     """Samples per step, if both are known."""
     caveats: tuple[str, ...] = ()
     """Why the two are not simply comparable."""
-
-    @property
-    def explained(self) -> tuple[tuple[Change, float], ...]:
-        """The parts that changed most in the step's direction, and their share of the change."""
-        whole = self.after_ms - self.before_ms
-        if not whole:
-            return ()
-        shares = ((change, change.ms / whole) for change in self.parts)
-        return tuple(pair for pair in shares if pair[1] >= 0.05)[:EXPLAIN]
 
     @property
     def ratio(self) -> float | None:
@@ -107,134 +95,107 @@ class ProfileComparison:
         return per_step * self.samples[1] / self.samples[0] if self.samples else per_step
 
 
-Reasons = dict[str, Sequence[Finding | Change]]
-
-
 def compare(first: Profiled, second: Profiled) -> ProfileComparison:
     """What changed from `first` to `second`."""
     before, after = first.profile, second.profile
-    folded = compare_host.folded(before, after)
-    gone = _only(first.findings, second.findings)
-    new = _only(second.findings, first.findings)
-    changed, appeared, vanished = _kernels(before, after)
-    reasons: Reasons = {"gone": gone, "new": new, "appeared": appeared, "vanished": vanished}
+    steps = before.anatomy.step_ms, after.anatomy.step_ms
     return ProfileComparison(
-        before.anatomy.step_ms,
-        after.anatomy.step_ms,
-        tuple(_parts(*(folded or (before, after)), reasons)),
-        changed,
-        appeared,
-        vanished,
+        *steps,
+        _parts(before, after),
+        _largest(_changes(_kernels(before), _kernels(after)), LEAST_KERNEL * max(steps)),
+        _largest(_changes(_lines(before), _lines(after)), LEAST_LINE * max(steps)),
         tuple(_settings(before, after)),
-        tuple(map(_brief, gone)),
-        tuple(map(_brief, new)),
-        tuple(_brief(finding) for finding in second.findings if finding not in new),
+        tuple(_only(first.findings, second.findings)),
+        tuple(_only(second.findings, first.findings)),
         _samples(before, after),
-        (*_caveats(first, second), *((compare_host.FOLDED,) if folded else ())),
+        tuple(_caveats(before, after)),
     )
 
 
 def document(comparison: ProfileComparison) -> dict[str, Any]:
     """What `flatout compare A B --json` prints."""
     fields = as_json(comparison)
-    for name in ("parts", "kernels", "appeared", "vanished"):
+    for name in ("parts", "kernels", "lines"):
         for field, change in zip(fields[name], getattr(comparison, name), strict=True):
             field["ms"] = as_json(change.ms)
-    explained = [
-        {"part": str(change.kind), "share": share} for change, share in comparison.explained
-    ]
-    return {"schema": COMPARE, "ratio": comparison.ratio, "explained": explained, **fields}
+    return {"schema": COMPARE, "ratio": comparison.ratio, **fields}
 
 
-def _parts(before: Profile, after: Profile, reasons: Reasons) -> Iterator[Change]:
-    before_anatomy, after_anatomy = before.anatomy, after.anatomy
-    longer = max(before_anatomy.step_ms, after_anatomy.step_ms)
-    changes = []
-    for kind in Kind:
-        before_ms, after_ms = before_anatomy.part(kind), after_anatomy.part(kind)
-        if not before_ms and not after_ms:
-            continue
-        calls = (_launches(before_anatomy, kind), _launches(after_anatomy, kind))
-        why: tuple[str, ...] = ()
-        if abs(after_ms - before_ms) >= LEAST * longer:
-            lines = compare_host.reasons(kind, before, after, LEAST * longer)
-            why = (*lines, *_why(kind, before, after, calls, reasons))
-        changes.append(Change(words.kind(kind), before_ms, after_ms, kind, *calls, why))
-    yield from sorted(changes, key=lambda change: -abs(change.ms))
+def _largest(changes: Iterable[Change], least_ms: float) -> tuple[Change, ...]:
+    ordered = sorted(changes, key=lambda change: -abs(change.ms))
+    return tuple(change for change in ordered[:AT_MOST] if abs(change.ms) >= least_ms)
 
 
-def _why(
-    kind: Kind,
-    before: Profile,
-    after: Profile,
-    calls: tuple[float, float],
-    reasons: Reasons,
-) -> Iterator[str]:
-    """What changed along with this part: findings, launches, operations, kernels."""
-    for label, reasons_of in reasons.items():
-        for reason in reasons_of:
-            if isinstance(reason, Change):
-                if reason.kind is kind:
-                    yield f"{label}: {words.kernel(reason.name, 60)}"
-            elif kind in _about(reason.code):
-                place = f" at {reason.where}" if reason.where else ""
-                yield f"{label}: {reason.code}{place}, {plain.one_line(reason.title)}"
-    noun = "operators" if after.anatomy.device == "cpu" else "launches"
-    if kind not in WAITS and abs(calls[0] - calls[1]) > 0.05 * max(calls):
-        yield f"{calls[0]:,.0f} -> {calls[1]:,.0f} {noun}"
-    flops = (_flops(before.anatomy, kind), _flops(after.anatomy, kind))
-    if flops[0] and flops[1] and abs(flops[0] - flops[1]) > 0.05 * max(flops):
-        yield f"{flops[1] / flops[0]:.2f} times the operations"
-    rates = [
-        words.flops_per_s(amount, anatomy.part(kind))
-        for amount, anatomy in zip(flops, (before.anatomy, after.anatomy), strict=True)
-    ]
-    if units.UNKNOWN not in rates and rates[0] != rates[1]:
-        yield f"{rates[0]} -> {rates[1]}"
+def _is_folded(before: Profile, after: Profile) -> bool:
+    """Whether one of the two has finer parts of the time between operators than the other."""
+    anatomies = before.anatomy, after.anatomy
+    finer = [anatomy.part(*FINER) > 0 for anatomy in anatomies]
+    return finer[0] != finer[1] and any(anatomy.part(Kind.PYTHON) for anatomy in anatomies)
 
 
-def _about(code: str) -> tuple[Kind, ...]:
-    """The parts that a finding is about."""
-    family = code.rstrip("0123456789")
-    return compare_host.CODES.get(code, CODES.get(family, ()))
+def _parts(before: Profile, after: Profile) -> tuple[Change, ...]:
+    kinds: dict[Kind, tuple[Kind, ...]] = {kind: (kind,) for kind in Kind}
+    if _is_folded(before, after):
+        kinds = {kind: (kind,) for kind in Kind if kind not in FINER}
+        kinds[Kind.PYTHON] = HOST_PARTS
+    changes = (
+        Change(words.kind(kind), before.anatomy.part(*of), after.anatomy.part(*of), kind)
+        for kind, of in kinds.items()
+    )
+    used = [change for change in changes if change.before_ms or change.after_ms]
+    return tuple(sorted(used, key=lambda change: -abs(change.ms)))
 
 
-def _kernels(
-    before: Profile, after: Profile
-) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[Change, ...]]:
-    """Kernels in both, only in the second, only in the first; the largest change first."""
-    before_kernels, after_kernels = _by_name(before), _by_name(after)
-    least = LEAST / 10 * max(before.anatomy.step_ms, after.anatomy.step_ms)
-    changes = []
-    for name in {**before_kernels, **after_kernels}:
-        earlier, later = before_kernels.get(name), after_kernels.get(name)
-        kind = (later or earlier or (None,))[0]
-        before_ms, before_calls = earlier[1:] if earlier else (0.0, 0.0)
-        after_ms, after_calls = later[1:] if later else (0.0, 0.0)
-        changes.append(Change(name, before_ms, after_ms, kind, before_calls, after_calls))
-    changes = [change for change in changes if abs(change.ms) >= least]
-    changes.sort(key=lambda change: -abs(change.ms))
-    common = [
-        change
-        for change in changes
-        if change.name in before_kernels and change.name in after_kernels
-    ]
-    appeared = [change for change in changes if change.name not in before_kernels]
-    vanished = [change for change in changes if change.name not in after_kernels]
-    return tuple(common[:KERNELS]), tuple(appeared[:KERNELS]), tuple(vanished[:KERNELS])
+class _Timed(NamedTuple):
+    """A kernel or a line of one profile."""
+
+    name: str
+    kind: Kind | None
+    ms: float
+    calls: float = 0.0
 
 
-def _by_name(profile: Profile) -> dict[str, tuple[Kind, float, float]]:
-    """Kind, milliseconds and calls of each kernel; on a CPU of each operator."""
-    kernels: dict[str, tuple[Kind, float, float]] = {}
+def _changes(
+    before: Mapping[Hashable, _Timed], after: Mapping[Hashable, _Timed]
+) -> Iterator[Change]:
+    for key in {**before, **after}:
+        known = after.get(key) or before[key]
+        absent = known._replace(ms=0.0, calls=0.0)
+        then, now = before.get(key, absent), after.get(key, absent)
+        yield Change(known.name, then.ms, now.ms, known.kind, then.calls, now.calls)
+
+
+def _kernels(profile: Profile) -> dict[Hashable, _Timed]:
+    """The kernels by name, or the operators on a CPU."""
+    found: dict[Hashable, _Timed] = {}
     if profile.anatomy.device == "cpu":
-        timed = [(row.name, row.kind, row.host_ms, row.calls) for row in profile.operators]
+        timed = [_Timed(row.name, row.kind, row.host_ms, row.calls) for row in profile.operators]
     else:
-        timed = [(row.name, row.kind, row.ms, row.calls) for row in profile.kernels]
-    for name, kind, ms, calls in timed:
-        _, ms_before, calls_before = kernels.get(name, (kind, 0.0, 0.0))
-        kernels[name] = (kind, ms_before + ms, calls_before + calls)
-    return kernels
+        timed = [_Timed(row.name, row.kind, row.ms, row.calls) for row in profile.kernels]
+    for row in timed:
+        same = found.get(row.name, row._replace(ms=0.0, calls=0.0))
+        found[row.name] = row._replace(ms=same.ms + row.ms, calls=same.calls + row.calls)
+    return found
+
+
+def _lines(profile: Profile) -> dict[Hashable, _Timed]:
+    """The host's lines by function and text: a number changes with every edit above the line.
+
+    The milliseconds are those of an undisturbed step.
+    """
+    by_line = defaultdict(list)
+    for line in profile.host.of(*host.OWN) if profile.host is not None else ():
+        by_line[line.where.function, line.where.source or str(line.where)].append(line)
+    factor = host.scale(profile)
+    return {
+        key: _Timed(_line(group), None, factor * total_ms(group)) for key, group in by_line.items()
+    }
+
+
+def _line(group: list[HostLine]) -> str:
+    longest = max(group, key=lambda line: line.ms)
+    text = longest.callee or longest.where.source
+    return plain.one_line(f"{longest.where} {text}".strip())
 
 
 def _settings(before: Profile, after: Profile) -> Iterator[Setting]:
@@ -270,8 +231,7 @@ def _samples(before: Profile, after: Profile) -> tuple[float, float] | None:
     return samples if all(samples) else None
 
 
-def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
-    before, after = first.profile, second.profile
+def _caveats(before: Profile, after: Profile) -> Iterator[str]:
     if before.anatomy.device != after.anatomy.device:
         yield f"one trained on {before.anatomy.device}, the other on {after.anatomy.device}"
     elif before.device_name != after.device_name:
@@ -284,22 +244,14 @@ def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
         yield "a trace marks no steps: its whole window is compared"
     if len(before.ranks) != len(after.ranks):
         yield f"{max(len(before.ranks), 1)} ranks, then {max(len(after.ranks), 1)}"
+    if _is_folded(before, after):
+        yield FOLDED
 
 
-def _only(findings: Iterable[Finding], others: Iterable[Finding]) -> list[Finding]:
+def _only(findings: Iterable[Finding], others: Iterable[Finding]) -> Iterator[FindingSummary]:
     """The findings whose code and place the others do not have."""
     other_keys = {(finding.code, finding.where) for finding in others}
-    return [finding for finding in findings if (finding.code, finding.where) not in other_keys]
-
-
-def _brief(finding: Finding) -> FindingSummary:
-    ratio = finding.gain.ratio if finding.gain else None
-    return FindingSummary(finding.code, plain.one_line(finding.title), finding.where, ratio)
-
-
-def _launches(anatomy: Anatomy, kind: Kind) -> float:
-    return sum(part.launches for part in anatomy.parts if part.kind is kind)
-
-
-def _flops(anatomy: Anatomy, kind: Kind) -> float:
-    return sum(part.flops or 0.0 for part in anatomy.parts if part.kind is kind)
+    for finding in findings:
+        if (finding.code, finding.where) not in other_keys:
+            title, gain = plain.one_line(finding.title), finding.gain
+            yield FindingSummary(finding.code, title, finding.where, gain.ratio if gain else None)

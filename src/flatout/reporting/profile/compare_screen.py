@@ -1,4 +1,4 @@
-"""What `flatout compare A B` prints: both steps part by part, and the explanation."""
+"""What `flatout compare A B` prints: both steps part by part, and what else changed."""
 
 from __future__ import annotations
 
@@ -43,24 +43,15 @@ def lines(
     yield Line("")
     yield from _parts(comparison, width, mark)
     yield Line("")
-    explained = [f"{change.name} {units.share(share)}" for change, share in comparison.explained]
-    if explained:
-        yield from paragraph("why", f"of the difference: {', '.join(explained)}", width, "bold")
-    for change in comparison.parts:
-        if change.why:
-            reasons = f"{change.name} {_signed(change.ms)}: {'; '.join(change.why)}"
-            yield from paragraph("why", reasons, width, "bold")
     settings = [
         f"{setting.name} {setting.before} -> {setting.after}" for setting in comparison.settings
     ]
     yield from _listed("setting", settings, width)
     yield from _listed("slower", _kernels(comparison.kernels, faster=False), width, WORSE)
     yield from _listed("faster", _kernels(comparison.kernels, faster=True), width, BETTER)
-    yield from _listed("appeared", [_alone(kernel) for kernel in comparison.appeared], width)
-    yield from _listed("vanished", [_alone(kernel) for kernel in comparison.vanished], width)
+    yield from _listed("line", [_line(line) for line in comparison.lines], width)
     yield from _listed("new", [_finding(finding) for finding in comparison.new], width, WORSE)
     yield from _listed("gone", [_finding(finding) for finding in comparison.gone], width, BETTER)
-    yield from _listed("stayed", [_finding(finding) for finding in comparison.stayed], width)
     for caveat in comparison.caveats:
         yield from paragraph("note", caveat, width, "bold yellow")
 
@@ -79,7 +70,7 @@ def _parts(comparison: ProfileComparison, width: int, mark: str) -> Iterator[Lin
     """Each part with a bar as long as its change; parts that are zero are left out."""
     head = f"{'':{LABEL}}{'part':<{NAME}}{'before':>10}{'after':>10}{'change':>10}"
     yield Line(head, ((0, len(head), "dim"),))
-    changes = [change for change in comparison.parts if change.before_ms or change.after_ms]
+    changes = comparison.parts
     room = width - len(head) - 2
     largest_ms = max((abs(change.ms) for change in changes), default=0.0) or 1.0
     for number, change in enumerate(changes):
@@ -107,17 +98,19 @@ def _listed(label: str, items: list[str], width: int, style: str = "") -> Iterat
 
 def _kernels(changes: Iterable[Change], faster: bool) -> list[str]:
     return [
-        f"{_signed(change.ms)}: {_short(change.name)} ({units.milliseconds(change.before_ms)} -> "
-        f"{units.milliseconds(change.after_ms)}, {change.calls_before:,.0f} -> "
-        f"{change.calls_after:,.0f} calls)"
+        f"{_signed(change.ms)}: {words.kernel(change.name, 60)} ({_times(change)}, "
+        f"{change.calls_before:,.0f} -> {change.calls_after:,.0f} calls)"
         for change in changes
         if (change.ms < 0) is faster
     ]
 
 
-def _alone(change: Change) -> str:
-    calls = change.calls_before or change.calls_after
-    return f"{_signed(change.ms)}: {_short(change.name)} ({calls:,.0f} calls)"
+def _line(change: Change) -> str:
+    return f"{_signed(change.ms)}: {change.name} ({_times(change)})"
+
+
+def _times(change: Change) -> str:
+    return f"{units.milliseconds(change.before_ms)} -> {units.milliseconds(change.after_ms)}"
 
 
 def _finding(finding: FindingSummary) -> str:
@@ -125,10 +118,6 @@ def _finding(finding: FindingSummary) -> str:
     bound = "at most " if finding.ratio and finding.ratio > LARGEST else ""
     ratio = f" ({bound}{units.ratio(finding.ratio)})" if finding.ratio else ""
     return f"{finding.code}{place}: {finding.title}{ratio}"
-
-
-def _short(name: str) -> str:
-    return words.kernel(name, 60)
 
 
 def _signed(ms: float) -> str:
