@@ -9,12 +9,10 @@ import subprocess
 from collections.abc import Iterable
 
 import yaml
-from packaging.requirements import Requirement
 
 INSTRUCTIONS = frozenset({"FROM", "RUN", "CMD", "LABEL", "EXPOSE", "ENV", "ADD", "COPY", "USER"})
 INSTRUCTIONS |= {"ENTRYPOINT", "VOLUME", "WORKDIR", "ARG", "ONBUILD", "STOPSIGNAL", "SHELL"}
 INSTRUCTIONS |= {"HEALTHCHECK"}
-OPTIONS = ("--extra-index-url ", "--index-url ", "--no-deps", "#")
 BASH = shutil.which("bash") or "sh"
 
 
@@ -37,12 +35,6 @@ def powershell(lines: Iterable[str]) -> None:
         assert not line.startswith(("'", '"')), f"a quoted program needs & before it: {line}"
         assert not re.search(r"&&|\|\||\bsudo\b|\bexport\b|\$\(uname", line), line
         assert not re.match(r"\w+=", line), line
-
-
-def requirements(text: str) -> list[Requirement]:
-    """The requirements of a file for pip."""
-    lines = [line for line in text.splitlines() if line and not line.startswith(OPTIONS)]
-    return [Requirement(line) for line in lines]
 
 
 def dockerfile(text: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Lines are shown, then run one by one; files are never written over."""
+"""Lines are shown, then run one by one; a file is never written over."""
 
 from __future__ import annotations
 
@@ -73,21 +73,14 @@ def test_after_ctrl_c_the_line_may_tidy_up(tmp_path: Path) -> None:
     assert done.exists() and not (tmp_path / "after").exists()
 
 
-def test_files_are_written_and_never_over_others(tmp_path: Path) -> None:
-    files = {"Dockerfile": "FROM x\n", "compose.yaml": "services: {}\n"}
-    folder = tmp_path / "new"
-    assert apply.write(files, folder) == [folder / "Dockerfile", folder / "compose.yaml"]
-    (folder / "Dockerfile").unlink()
-    (folder / "compose.yaml").write_text("mine")
-    with pytest.raises(UserError, match=r"compose\.yaml already exists"):
-        apply.write(files, folder)
-    assert not (folder / "Dockerfile").exists()
-    assert (folder / "compose.yaml").read_text() == "mine"
-    apply.write(files, folder, force=True)
-    assert (folder / "compose.yaml").read_text() == "services: {}\n"
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def test_a_file_is_written_and_never_over_another(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "Dockerfile"
+    apply.write(path, "FROM x\n")
+    assert path.read_text() == "FROM x\n"
+    with pytest.raises(UserError, match="Dockerfile already exists"):
+        apply.write(path, "FROM y\n")
+    assert path.read_text() == "FROM x\n"
+    apply.write(path, "FROM y\n", force=True)
+    assert path.read_text() == "FROM y\n"
     with pytest.raises(UserError, match="cannot write into"):
-        apply.write({"a": ""}, tmp_path / "file" / "folder")
+        apply.write(path / "below" / "Dockerfile", "")

@@ -122,12 +122,6 @@ def test_another_build_of_the_same_version_is_removed_first() -> None:
     assert with_uv[1].startswith("uv pip install --python /v/bin/python torch==")
 
 
-def test_a_mirror_stands_for_the_index() -> None:
-    here = description.read("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
-    line = pytorch.commands(here, "https://mirror.example/wheels")[0]
-    assert "--index-url https://mirror.example/wheels/cu13" in line
-
-
 def test_the_python_of_the_system_is_left_alone() -> None:
     here = Target(
         python="3.12",

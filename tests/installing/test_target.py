@@ -8,7 +8,6 @@ from flatout.installing import description, target
 from flatout.installing.target import Target
 from flatout.nouns.errors import UserError
 from flatout.nouns.gpu import Gpu
-from flatout.nouns.interpreter import Interpreter
 from flatout.nouns.machine import Machine
 from machines.healthy import HEALTHY, changed, workstation
 
@@ -137,10 +136,3 @@ def test_what_contradicts_itself_is_refused() -> None:
     with pytest.raises(UserError, match="gpu=rtx4090 and gpu=none contradict"):
         description.read("gpu=rtx4090,gpu=none")
     assert description.read("gpu=t4,gpu=t4").gpu == description.read("gpu=t4").gpu
-
-
-def test_an_interpreter_that_is_none_is_refused() -> None:
-    mute = Interpreter(executable="/bin/ls", error="ended with exit code 0")
-    with pytest.raises(UserError, match="/bin/ls did not report its facts: ended"):
-        target.of_interpreter(changed(workstation(), interpreter=mute))
-    assert target.of_interpreter(workstation()) == target.of(workstation())

@@ -39,7 +39,6 @@ OPTIONS = {
     "doctor": ["--deep", "--fail-on", "--json", "--machine", "--python", "--redact"],
     "eject": ["--json", "--no-run", "--plan"],
     "env": [],
-    "env conda": ["--for", "--mirror", "--python", *FILES],
     "env docker": ["--for", "--mirror", "--python", *FILES],
     "env hook": ["--json", "--remove"],
     "env install": INSTALL,

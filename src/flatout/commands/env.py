@@ -15,6 +15,7 @@ from flatout.commands._options import one_of
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
+    from flatout.installing.answers import Installation
     from flatout.installing.target import Target
 
 PLACE = ("Fix", 3)
@@ -70,9 +71,9 @@ Apply = Annotated[bool, typer.Option("--apply", help="Print the commands, then r
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before running them.")]
 Write = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Write the files to this folder instead of printing them."),
+    typer.Option(metavar="FOLDER", help="Write the file to this folder instead of printing it."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Delete the file again.")]
 
 
@@ -82,7 +83,7 @@ def modern(words: Sequence[str]) -> list[str]:
 
 
 def command() -> None:
-    """Print the install commands or files that fit this machine.
+    """Print the install commands or the Dockerfile that fit this machine.
 
     Versions are chosen for the GPU, the driver and the Python of this machine or of one that you
     describe, and the reasons are printed. Nothing is installed unless you add --apply. The command
@@ -119,10 +120,9 @@ def install(
     if apply and for_ is not None:
         raise UserError("--apply installs on this machine, --for describes another one")
     target = _target(for_, python, manager, shell)
-    document = _answer("install", target, mirror)
-    _show(document, write, force, as_json)
+    answer = _answered("install", target, mirror, write, force, as_json)
     if apply:
-        _apply(target, document["commands"], yes)
+        _apply(target, answer.commands, yes)
     return 0
 
 
@@ -134,31 +134,13 @@ def docker(
     force: Force = False,
     as_json: _options.Json = False,
 ) -> int:
-    """Print a Dockerfile and a compose.yaml with a matching PyTorch.
+    """Print a Dockerfile with a matching PyTorch.
 
     Examples:
       flatout env docker
       flatout env docker --write .
     """
-    _show(_answer("docker", _target(for_, python), mirror), write, force, as_json)
-    return 0
-
-
-def conda(
-    for_: For = None,
-    python: PythonToFit = None,
-    mirror: Mirror = None,
-    write: Write = None,
-    force: Force = False,
-    as_json: _options.Json = False,
-) -> int:
-    """Print an environment.yml for conda with a matching PyTorch.
-
-    Examples:
-      flatout env conda > environment.yml
-      conda env create --file environment.yml
-    """
-    _show(_answer("conda", _target(for_, python), mirror), write, force, as_json)
+    _answered("docker", _target(for_, python), mirror, write, force, as_json)
     return 0
 
 
@@ -197,30 +179,29 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     return 0
 
 
-SUBCOMMANDS = (install, docker, conda, hook)
+SUBCOMMANDS = (install, docker, hook)
 
 
 def _head(kind: str) -> Document:
     return {"schema": "flatout.env/1", "what": kind}
 
 
-def _answer(kind: str, target: Target, mirror: str | None) -> Document:
-    from flatout.installing import answers
-
-    return {**_head(kind), **answers.answer(kind, target, mirror).document()}
-
-
-def _show(document: Document, write: Path | None, force: bool, as_json: bool) -> None:
+def _answered(
+    kind: str, target: Target, mirror: str | None, write: Path | None, force: bool, as_json: bool
+) -> Installation:
+    """The answer, shown or written."""
     from flatout.installing import answers
     from flatout.installing import apply as doing
 
+    answer = answers.answer(kind, target, mirror)
     if write is not None:
-        for path in doing.write(document["files"], write, force):
-            typer.echo(f"wrote {path}", err=True)
+        doing.write(write / answer.file, answer.text, force)
+        typer.echo(f"wrote {write / answer.file}", err=True)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json.dumps({**_head(kind), **answer.document()}, indent=2))
     elif write is None:
-        typer.echo(answers.shown(document["files"]), nl=False)
+        typer.echo(answer.text, nl=False)
+    return answer
 
 
 def _target(
@@ -243,7 +224,7 @@ def _interpreter(python: str | None) -> str:
     return running.chosen_python(python)
 
 
-def _apply(target: Target, lines: list[str], yes: bool) -> None:
+def _apply(target: Target, lines: Sequence[str], yes: bool) -> None:
     from flatout.installing import apply as doing
 
     if not yes:

@@ -1,14 +1,13 @@
-"""Do what was shown: write the files; run the lines one by one until one fails."""
+"""Do what was shown: write the file; run the lines one by one until one fails."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flatout.installing import shell
-from flatout.installing.script import is_restart
 from flatout.installing.target import Target
 from flatout.nouns.errors import INTERRUPTED, UserError
 
@@ -22,7 +21,7 @@ def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> No
     program = _shell(target)
     restart = None
     for line in lines:
-        if is_restart(line):
+        if shell.is_restart(line):
             restart = line
             continue
         show(line if line.startswith("#") else f"$ {line}")
@@ -32,23 +31,16 @@ def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> No
         show(shell.remark(f"restart when convenient: {restart}"))
 
 
-def write(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
-    """Write the files; without `force`, write none if one of them exists."""
-    paths = {folder / name: text for name, text in files.items()}
-    existing = [str(path) for path in paths if path.exists() or path.is_symlink()]
-    if existing and not force:
-        verb = "exist" if len(existing) > 1 else "exists"
-        hint = "name another folder, or add --force to overwrite them"
-        raise UserError(f"{' and '.join(existing)} already {verb}", hint)
+def write(path: Path, text: str, force: bool = False) -> None:
+    """Write the file; one that exists only with `force`."""
+    if not force and (path.exists() or path.is_symlink()):
+        raise UserError(f"{path} already exists", "name another folder, or add --force")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in paths.items():
-            path.write_text(text, encoding="utf-8", newline="\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise UserError(
-            f"cannot write into {folder}: {error.strerror}", "name another folder"
-        ) from None
-    return list(paths)
+        message = f"cannot write into {path.parent}: {error.strerror}"
+        raise UserError(message, "name another folder") from None
 
 
 def _run(program: tuple[str, ...], line: str) -> None:

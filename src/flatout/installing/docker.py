@@ -1,8 +1,8 @@
-"""A Dockerfile and a compose file for a Target's GPU, driver and Python."""
+"""A Dockerfile for a Target's GPU, driver and Python."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flatout.installing import pytorch, shell
 from flatout.installing.choice import Choice
@@ -29,26 +29,16 @@ RUN_OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class DockerFiles:
-    """Both files, and the choice that they install."""
+def file(target: Target, mirror: str | None = None) -> tuple[str, Choice]:
+    """The Dockerfile for a container on the Target, and the choice that it installs.
 
-    dockerfile: str
-    compose: str
-    choice: Choice
-
-    def by_name(self) -> dict[str, str]:
-        """The text of each file by its name."""
-        return {"Dockerfile": self.dockerfile, "compose.yaml": self.compose}
-
-
-def files(target: Target, mirror: str | None = None) -> DockerFiles:
-    """The files for a container on the Target. Raises UserError if no build fits."""
+    Raises UserError if no build fits.
+    """
     container = _container(target)
     python = container.python or pytorch.python_for(pytorch.choose(container))
     container = replace(container, python=".".join(python.split(".")[:2]))
     choice = pytorch.choose(container)
-    return DockerFiles(_dockerfile(container, choice, mirror), _compose(choice.vendor), choice)
+    return _dockerfile(container, choice, mirror), choice
 
 
 def _container(target: Target) -> Target:
@@ -115,54 +105,3 @@ def _needs(choice: Choice) -> str:
 def _run_options(vendor: str | None) -> str:
     sizes = f"--shm-size {SHM_SIZE} --ulimit memlock=-1 --ulimit stack={STACK_BYTES}"
     return f'{RUN_OPTIONS.get(vendor or "", "")} {sizes} -v "$PWD:/work"'.strip()
-
-
-def _compose(vendor: str | None) -> str:
-    lines = [
-        shell.remark("docker compose run --rm training python train.py"),
-        "services:",
-        "  training:",
-        "    build:",
-        "      context: .",
-        "      args:",
-        '        UID: "${UID:-1000}"',
-        "    image: training",
-        "    working_dir: /work",
-        "    volumes:",
-        '      - ".:/work"',
-        "    # loader workers pass batches through /dev/shm; Docker gives 64 MB",
-        f'    shm_size: "{SHM_SIZE}"',
-        "    # where several containers share memory: ipc: host, without shm_size",
-        "    ipc: private",
-        "    ulimits:",
-        "      memlock: -1",
-        f"      stack: {STACK_BYTES}",
-        *_devices(vendor),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _devices(vendor: str | None) -> list[str]:
-    if vendor == "nvidia":
-        return [
-            "    deploy:",
-            "      resources:",
-            "        reservations:",
-            "          devices:",
-            "            - driver: nvidia",
-            "              count: all",
-            "              capabilities: [gpu]",
-        ]
-    if vendor is None:
-        return []
-    is_amd = vendor == "amd"
-    return [
-        "    devices:",
-        *(["      - /dev/kfd"] if is_amd else ()),
-        "      - /dev/dri",
-        "    # the group's number on the host: RENDER_GID=$(getent group render | cut -d: -f3)",
-        "    group_add:",
-        *(["      - video"] if is_amd else ()),
-        '      - "${RENDER_GID:-992}"',
-        *(["    security_opt:", "      - seccomp=unconfined"] if is_amd else ()),
-    ]

@@ -10,6 +10,7 @@ from flatout.nouns.finding import Sentence
 
 PLAIN = re.compile(r"[\w@%+=:,./~\\-]+", re.ASCII)
 """Words without special meaning in either shell (a backslash only in Windows paths)."""
+RESTARTS = ("reboot", "sudo reboot", "Restart-Computer", "Restart-Computer -Confirm")
 
 
 def is_powershell(target: Target) -> bool:
@@ -42,6 +43,11 @@ def python(target: Target) -> str:
 def python_code(target: Target, code: str) -> str:
     """The line that runs `code`, which holds neither double quotes nor dollar signs."""
     return f'{python(target)} -c "{code}"'
+
+
+def is_restart(line: str) -> bool:
+    """Whether the line restarts the machine."""
+    return line.strip() in RESTARTS
 
 
 def remark(text: str) -> str:
