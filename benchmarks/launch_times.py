@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -32,7 +33,7 @@ from typing import Any
 import record
 
 sys.path.insert(0, str(record.REPOSITORY / "tests"))
-import cluster_jobs
+import launched
 import rayed
 import slurmed
 import sshed
@@ -85,7 +86,7 @@ class Engine:
 def slurm(base: Path) -> Iterator[Engine]:
     with slurmed.cluster(_folder(base / "slurm")) as cluster:
         code = _code(base / "slurm-code")
-        env = {**cluster_jobs.environment(), **cluster.environment}
+        env = {**_environment(), **cluster.environment}
 
         def plain(target: Path) -> list[list[str]]:
             batch = ("sbatch", "--nodes=2", "--ntasks-per-node=1", "--output=/dev/null")
@@ -107,15 +108,12 @@ def ssh(base: Path) -> Iterator[Engine]:
 
         words = ("--hosts", ",".join(sshed.HOSTS), "--set", f"config={machines.config}")
         python = ("--python", sys.executable)
-        yield Engine(code, cluster_jobs.environment(), plain, _launch("ssh", *words, *python))
+        yield Engine(code, _environment(), plain, _launch("ssh", *words, *python))
 
 
 @contextmanager
 def ray(base: Path) -> Iterator[Engine]:
-    env = cluster_jobs.environment()
-    shim = cluster_jobs.shim(base / "bin", "flatout")
-    env["PATH"] = f"{shim}:{Path(rayed.program() or '').parent}:{env['PATH']}"
-    with rayed.started(env) as cluster:
+    with rayed.started(rayed.environment(_folder(base / "bin"))) as cluster:
         code = _code(base / "ray-code")
         (code / "driver.py").write_text(DRIVER)
 
@@ -131,6 +129,11 @@ def ray(base: Path) -> Iterator[Engine]:
 ENGINES = {"slurm": (slurm, slurmed), "ssh": (ssh, sshed), "ray": (ray, rayed)}
 
 
+def _environment() -> dict[str, str]:
+    source = str(record.REPOSITORY / "src")
+    return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+
+
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
@@ -144,7 +147,7 @@ def _code(path: Path) -> Path:
 
 def _launch(*words: str) -> Words:
     options = ("--ranks", "1", "--yes")
-    return lambda target: [cluster_jobs.command(*words, *options, "train.py", str(target))]
+    return lambda target: [launched.command(*words, *options, "train.py", str(target))]
 
 
 def measured(engine: Engine, words: Words, target: Path) -> dict[str, float]:

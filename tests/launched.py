@@ -42,6 +42,11 @@ checkpoint.close()
 """
 
 
+def command(*words: str) -> list[str]:
+    """A call of `flatout launch`."""
+    return [sys.executable, "-m", "flatout", "launch", *words]
+
+
 class LaunchCalls:
     """Calls of `flatout launch` in one folder, with these variables."""
 
@@ -52,7 +57,7 @@ class LaunchCalls:
     def __call__(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end; more: further variables."""
         return subprocess.run(
-            self._command(words),
+            command(*words),
             cwd=self.folder,
             env={**self._env, **more},
             capture_output=True,
@@ -63,7 +68,7 @@ class LaunchCalls:
 
     def begin(self, *words: str) -> Following:
         """Start it; its output is read as it comes."""
-        return Following(self._command(words), self.folder, self._env)
+        return Following(command(*words), self.folder, self._env)
 
     def alone(self, *words: str) -> dict[int, float]:
         """The losses of the program as one process."""
@@ -71,9 +76,6 @@ class LaunchCalls:
         out, err = program.communicate(timeout=LIMIT_S)
         assert program.returncode == 0, err
         return losses(out)
-
-    def _command(self, words: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "flatout", "launch", *words]
 
 
 class Following:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import psutil
 
+import flatout
 from ports import free_port
 
 READY_S = 120.0
@@ -37,6 +39,17 @@ def missing() -> str:
         [python, "-c", "import torch, aiohttp, ray"], capture_output=True, check=False
     )
     return "" if done.returncode == 0 else f"{python} has not all of ray[default] and torch"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables for a cluster whose nodes run this flatout, by a command made in `folder`."""
+    command = folder / "flatout"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m flatout "$@"\n')
+    command.chmod(0o755)
+    # The cluster's own Python first: it runs the driver.
+    path = f"{folder}:{Path(program() or '').parent}:{os.environ['PATH']}"
+    source = str(Path(flatout.__file__).parents[1])
+    return {**os.environ, "PATH": path, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
 
 
 @contextmanager

@@ -75,16 +75,6 @@ def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(
 
 
 @pytest.mark.thorough
-def test_no_such_gpu(bench: Callable[..., Ended], tmp_path: Path) -> None:
-    done = bench("--quick", "--only", "disk-read", "--json", "--expect", "h100")
-    found = document(done)
-    assert [one["id"] for one in found["ceilings"]] == ["disk-read"]
-    assert (done.returncode, found["passed"]) == (1, False)
-    assert "HW041" in [finding["code"] for finding in found["findings"]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
-
-
-@pytest.mark.thorough
 def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
     done = process(tmp_path, "--quick", "--json", "--expect", "h100")
     found = document(done)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -62,11 +60,6 @@ def test_patterns_of_files_are_filled_in_where_no_shell_does_it(
     monkeypatch.setattr(profile, "_report", lambda *_: 0)
     assert outcome(["profile", "?.trace.json"]) == 0
     assert traces == [Path("0.trace.json"), Path("1.trace.json")]
-
-
-def test_program_without_the_module() -> None:
-    with pytest.raises(UserError, match="-m needs"):
-        commands.program("run", ["-m"])
 
 
 @pytest.mark.parametrize(
@@ -214,28 +207,6 @@ def test_errors_of_ours_can_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("FLATOUT_TRACEBACK", "1")
     with pytest.raises(ValueError, match="surprise"):
         raising(ValueError("surprise"), monkeypatch)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to one process")
-def test_interrupt(tmp_path: Path) -> None:
-    program = textwrap.dedent("""
-        import time
-        from flatout import __main__, commands
-        def call(arguments):
-            print("ready", flush=True)
-            time.sleep(60)
-        commands.call = call
-        __main__.main()
-    """)
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == INTERRUPTED
-    assert errors == "flatout: interrupted\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")

@@ -124,14 +124,6 @@ def test_the_program_s_own_error_is_its_own(tmp_path: Path) -> None:
     assert "inside flatout" not in done.stderr
 
 
-def test_without_a_plan_a_run_says_what_live_would_do(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    done = run(tmp_path, "-m", "flatout", "run", "train.py")
-    assert "flatout run --live train.py" in done.stderr
-    assert "flatout run --live" not in run(tmp_path, "-m", "flatout", "run", "--no-plan",
-                                           "train.py").stderr  # fmt: skip
-
-
 def test_an_unknown_boost_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("open('started', 'w')")
     done = live(tmp_path, "--only", "bf16-autocas", "train.py")

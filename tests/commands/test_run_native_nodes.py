@@ -160,18 +160,6 @@ for (x,) in loader:
 
 
 @pytest.mark.thorough
-def test_the_rank_that_fails_is_named_with_its_node(tmp_path: Path) -> None:
-    fails = """if number == 5 and rank == 1:
-        raise ValueError("no such label")"""
-    (tmp_path / "train.py").write_text(ddp(None, fails))
-    errors = ended(two_nodes(tmp_path, script=("train.py", "40", "0")), [1, 1])
-    named = "rank 1 of 2 (node gpu-01) ended first: ValueError: no such label, step 6, train.py:"
-    assert named in errors[0]
-    assert "on node gpu-01: flatout explain" in errors[0]
-    assert errors[1] == ""
-
-
-@pytest.mark.thorough
 def test_torchrun_starts_its_ranks_again_where_that_is_asked(tmp_path: Path) -> None:
     kills = """if number == 9 and rank == 1 and not os.path.exists("died"):
         open("died", "w").close(); os.kill(os.getpid(), signal.SIGKILL)"""

@@ -6,6 +6,7 @@ import fnmatch
 import io
 import os
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import IO
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LeftOut, PackedCode
 
+CODE = "code"
 FILE_LIMIT = 20 << 20
 """Most bytes of one file; larger ones are data or checkpoints."""
 LIMIT = 200 << 20
@@ -137,6 +139,18 @@ def write(
                 archive.add(packed.folder / name, prefix + name, recursive=False, filter=_anonymous)
             except FileNotFoundError:  # removed since it was selected
                 continue
+
+
+def stage(packed: PackedCode, folder: Path) -> Path:
+    """Copy the files into `folder`/code, without links, for engines that take a folder."""
+    target = folder / CODE
+    target.mkdir()
+    with tempfile.TemporaryFile(dir=folder) as archive:
+        write(packed, archive)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive, mode="r:gz") as files:
+            files.extractall(target, filter="data")
+    return target
 
 
 def is_secret(name: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flatout.launching import contract, yaml_text
 from flatout.launching.contract import INSTALL, SAVED_EXIT, TERMINATED_EXIT
-from flatout.launching.staging import CODE
+from flatout.launching.packing import CODE
 from flatout.launching.yaml_text import Entry, Noted
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest

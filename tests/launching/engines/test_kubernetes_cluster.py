@@ -4,57 +4,51 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import cluster_jobs
 import kubed
+from launched import PROGRAM, LaunchCalls, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-IMAGE = ("--image", "registry/none:1", "--yes")
 
 
 class There:
-    """The cluster, the code folder, and an environment in which kubectl knows the cluster."""
+    """The cluster, and calls in the code folder by which kubectl knows the cluster."""
 
-    def __init__(self, cluster: kubed.Cluster, folder: Path, env: dict[str, str]) -> None:
-        self.cluster, self.folder, self.env = cluster, folder, env
+    def __init__(self, cluster: kubed.Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self._calls = LaunchCalls(folder, {"KUBECONFIG": str(cluster.kubeconfig)})
 
     def launch(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return cluster_jobs.run("kubernetes", *IMAGE, *words, cwd=self.folder, env=self.env)
+        return self._calls("kubernetes", "--image", "registry/none:1", "--yes", *words)
 
     def wait(self, words: tuple[str, ...], said: str) -> None:
         """Until kubectl says so."""
-        deadline = time.monotonic() + 90
-        while (found := self.cluster.kubectl("get", *words).strip()) != said:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.2)
+        found = lambda: self.cluster.kubectl("get", *words).strip()  # noqa: E731
+        wait_for(lambda: found() == said, found)
 
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
     if why := kubed.missing():
         pytest.skip(f"no cluster of Kubernetes can be started: {why}")
-    base = tmp_path_factory.mktemp("kubernetes")
-    folder = cluster_jobs.folder(base / "code")
-    (base / "cluster").mkdir()
-    with kubed.started(base / "cluster") as cluster:
-        env = cluster_jobs.environment(KUBECONFIG=str(cluster.kubeconfig))
-        yield There(cluster, folder, env)
+    folder, own = (tmp_path_factory.mktemp(name) for name in ("code", "cluster"))
+    (folder / "train.py").write_text(PROGRAM)
+    with kubed.started(own) as cluster:
+        yield There(cluster, folder)
 
 
 def test_a_job_is_made_with_its_pods_and_goes_with_all_that_belongs_to_it(there: There) -> None:
-    words = ("--nodes", "2", "--ranks", "1", "--name", "equal", "--no-follow", "train.py", "6", "0")
-    done = there.launch(*words)
+    words = ("--nodes", "2", "--ranks", "1", "--name", "equal", "--no-follow")
+    done = there.launch(*words, "train.py", "6", "0", "kept")
     assert done.returncode == 0, done.stderr
     [file] = there.folder.glob(".flatout/launch/equal-*/job.json")
     name = str(json.loads(file.read_text())["id"])
     pods = ("pods", "--selector", f"job-name={name}", "-o", "jsonpath={.items[*].status.phase}")
     there.wait(pods, "Pending Pending")
-    assert "queued" in there.launch("--list").stdout
     assert there.launch("--cancel", name).returncode == 0
     things = f"job/{name}", f"service/{name}", f"configmap/{name}-code"
     there.wait((*things, "--ignore-not-found", "-o", "name"), "")

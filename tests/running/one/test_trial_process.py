@@ -106,17 +106,6 @@ time.sleep(600)
     assert program.alive
 
 
-def test_stop_ends_all_that_the_program_started(start: Start, tmp_path: Path) -> None:
-    program = start(FAMILY)
-    until(lambda: "ready" in program.log_tail(1))
-    orders = tmp_path / "trial" / "orders.json"
-    assert len(under_orders(str(orders))) == 5
-    program.stop()
-    assert under_orders(str(orders)) == []
-    assert not program.alive
-    program.stop()  # a second time changes nothing
-
-
 def test_what_no_with_statement_holds_is_ended_by_its_orders(start: Start, tmp_path: Path) -> None:
     program = start(FAMILY)
     until(lambda: "ready" in program.log_tail(1))
@@ -155,9 +144,11 @@ time.sleep(600)
     assert program.log_tail(1) == ["saved"]
 
 
-def test_leaving_the_with_block_ends_it(start: Start, tmp_path: Path) -> None:
+def test_leaving_the_with_block_ends_all_that_it_started(start: Start, tmp_path: Path) -> None:
     program = start(FAMILY)
     until(lambda: "ready" in program.log_tail(1))
+    orders = str(tmp_path / "trial" / "orders.json")
+    assert len(under_orders(orders)) == 5
 
     def fail() -> None:
         with program:
@@ -165,7 +156,9 @@ def test_leaving_the_with_block_ends_it(start: Start, tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="in the host"):
         fail()
-    assert under_orders(str(tmp_path / "trial" / "orders.json")) == []
+    assert under_orders(orders) == []
+    assert not program.alive
+    program.stop()  # a second time changes nothing
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)])

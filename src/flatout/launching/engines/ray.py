@@ -68,8 +68,8 @@ from pathlib import Path
 from flatout.launching import (
     contract,
     engine_calls,
+    packing,
     ray_api,
-    staging,
     tails,
 )
 from flatout.launching.ray_api import RayApi
@@ -146,7 +146,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Send code and driver as one folder."""
     assert request.packed is not None
-    code = staging.stage(request.packed, folder)
+    code = packing.stage(request.packed, folder)
     shutil.copyfile(folder / FILE, code / FILE)
     address, name = ray_api.address(request.option("address")), folder.name
     command = ["ray", "job", "submit", "--address", address, "--submission-id", name, "--no-wait"]

@@ -68,7 +68,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flatout.launching import contract, engine_calls, sky_task, staging, tails
+from flatout.launching import contract, engine_calls, packing, sky_task, tails
 from flatout.launching.engine_calls import ToolAnswer
 from flatout.nouns import escapes
 from flatout.nouns.errors import UserError
@@ -143,7 +143,7 @@ def _tried(request: LaunchRequest) -> tuple[str, ...]:
     """What SkyPilot would choose, with its prices, in its own words. Raises UserError."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / staging.CODE).mkdir()
+        (folder / packing.CODE).mkdir()
         task = folder / FILE
         task.write_text(sky_task.text(replace(request, launch_folder=folder)), encoding="utf-8")
         answer = ask_sky("launch", "--dryrun", "--yes", "--cluster", "dry", str(task))
@@ -161,7 +161,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Submit it; machines are made while it is followed."""
     assert request.packed is not None
-    code = staging.stage(request.packed, folder)
+    code = packing.stage(request.packed, folder)
     # The files are chosen already. Without this one, SkyPilot would also omit what git ignores.
     (code / ".skyignore").touch()
     name, task = folder.name.lower(), str(folder / FILE)
