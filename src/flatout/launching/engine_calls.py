@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,21 +49,25 @@ def ask(
     """Run it to its end. given: its standard input; env: None for this process's. Never raises."""
     source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     try:
-        done = subprocess.run(
-            list(command),
-            **source,
-            capture_output=True,
-            env=env,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
+        # An ssh that stays for the next call may keep it open: a pipe would not end.
+        with tempfile.TemporaryFile("w+", errors="replace") as errors:
+            done = subprocess.run(
+                list(command),
+                **source,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=env,
+                text=True,
+                errors="replace",
+                timeout=limit_s,
+                check=False,
+            )
+            errors.seek(0)
+            return ToolAnswer(done.returncode, done.stdout, errors.read())
     except subprocess.TimeoutExpired:
         return ToolAnswer(-1, "", f"{command[0]} did not answer within {limit_s:.0f} s")
     except OSError as error:
         return ToolAnswer(-1, "", f"{command[0]}: {error.strerror or error}")
-    return ToolAnswer(done.returncode, done.stdout, done.stderr)
 
 
 def meaning(text: str, table: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:

@@ -111,7 +111,7 @@ def allowed(request: LaunchRequest, cluster: Kubectl) -> None:
             names = ", ".join(sorted(line.rpartition("/")[2] for line in there)) or "none"
             raise UserError(
                 f"there is no persistentvolumeclaims {claim}; there are: {names}",
-                "--set claim=NAME:/PATH names one of them",
+                "--set claim=... names one of them",
             )
 
 

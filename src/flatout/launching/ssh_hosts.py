@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +17,6 @@ from typing import TypeVar
 
 from flatout.launching import engine_calls, packing
 from flatout.launching.engine_calls import ToolAnswer
-from flatout.launching.ssh_sharing import SharedConnections
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import PackedCode
 
@@ -64,7 +67,8 @@ TROUBLES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others can read your key", "chmod 600 the key's file"),
 )
 """Messages of ssh, what they mean, what to do."""
-SHARED = SharedConnections()
+KEPT_S = 15
+"""How long a connection is kept for the next call: longer than between two questions."""
 
 
 @dataclass(frozen=True)
@@ -81,48 +85,39 @@ class RemoteHost:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The local command that runs these words there."""
-        shared = SHARED.options(self._call, self.name)
         # One word for any remote shell.
-        return [*self._call, *shared, "--", self.name, shlex.join(words)]
+        return [*self._call, *_shared(), "--", self.name, shlex.join(words)]
 
     def ask(self, script: str, *words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
         """The answer of a script for sh run there. words: its arguments. Never raises."""
-        failed = self._connected()
-        if failed is not None:
-            return failed
         return engine_calls.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
-
-    def _connected(self) -> ToolAnswer | None:
-        """Connect for all later calls. None if done, or if each call connects by itself."""
-        if sys.platform == "win32":  # its ssh cannot share connections
-            return None
-        try:
-            said = SHARED.open(self._call, self.name)
-        except OSError:
-            return None
-        known = engine_calls.meaning(said, TROUBLES)
-        return None if known is None else ToolAnswer(UNREACHED, "", said)
 
     def send(self, packed: PackedCode, folder: str, beside: Mapping[str, bytes]) -> ToolAnswer:
         """Unpack the files into `code` of a folder below the home folder there. Never raises.
 
         beside: further files next to `code`.
         """
-        process = subprocess.Popen(
-            self.command(["sh", "-c", UNPACK, "sh", folder]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        try:
-            packing.write(packed, process.stdin, "code/", beside)
-            _, said = process.communicate(timeout=SEND_LIMIT_S)
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            process.kill()
-            said = process.communicate()[1] or str(error).encode()
-        return ToolAnswer(process.returncode or 0, "", said.decode("utf-8", "replace"))
+        command = self.command(["sh", "-c", UNPACK, "sh", folder])
+        with tempfile.TemporaryFile() as errors:  # as in engine_calls.ask
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+            assert process.stdin is not None
+            why = ""
+            try:
+                packing.write(packed, process.stdin, "code/", beside)
+                process.communicate(timeout=SEND_LIMIT_S)
+            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+                process.kill()
+                process.communicate()
+                why = str(error)
+            errors.seek(0)
+            said = errors.read().decode("utf-8", "replace") or why
+        return ToolAnswer(process.returncode or 0, "", said)
 
     def trouble(self, answer: ToolAnswer) -> UserError:
         """The error that explains ssh's own failure."""
@@ -130,6 +125,23 @@ class RemoteHost:
         if known is not None:
             return UserError(f"{self.name}: {known[0]}", known[1].format(host=self.name))
         return UserError(f"{self.name}: {answer.said}", f"try it by hand: ssh {self.name}")
+
+
+@functools.cache
+def _shared() -> tuple[str, ...]:
+    """Options by which all calls of this process to a machine share one connection.
+
+    A launch makes a dozen calls to each, and asks again while it follows. A handshake takes some
+    tenths of a second, and more through a jump host. If sharing is not possible (Windows, a server
+    without spare sessions), each call connects by itself.
+    """
+    if sys.platform == "win32":
+        return ()
+    # A short path: systems allow 103 characters, of which ssh needs 57.
+    folder = tempfile.mkdtemp(prefix="flatout-", dir="/tmp")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    options = ("ControlMaster=auto", f"ControlPath={folder}/%C", f"ControlPersist={KEPT_S}")
+    return tuple(word for option in options for word in ("-o", option))
 
 
 def hosts(names: Sequence[str], config: str) -> list[RemoteHost]:

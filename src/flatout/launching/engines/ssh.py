@@ -30,7 +30,7 @@ The programs there do not depend on the connection: Ctrl-C, a closed laptop or a
 them running, and `flatout launch --follow JOB` shows them again. `flatout launch --cancel JOB` ends
 them on all machines. If one dies, the others end by themselves. What the script has written stays
 on the first machine, in its code folder. All calls of a command share one connection to each
-machine (ssh's ControlMaster), which ends with the command.
+machine (ssh's ControlMaster), which ends a quarter of a minute after the last of them.
 
 ## Restarts
 
