@@ -19,8 +19,9 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(TEXT, VALUES, min_size=1, max_size=3))
-def test_it_is_read_back(document: dict[str, object]) -> None:
-    assert yaml.safe_load(yaml_text.documents([("", document)])) == document
+def test_a_value_is_read_back(given: dict[str, object]) -> None:
+    text = f"a: {yaml_text.value(given)}\nb:\n{yaml_text.items([given], '  ')}"
+    assert yaml.safe_load(text) == {"a": given, "b": [given]}
 
 
 @pytest.mark.parametrize(
@@ -31,5 +32,12 @@ def test_it_is_read_back(document: dict[str, object]) -> None:
      "a\n  b\n", "a\n\nb\n", "a\tb\nc\n", "a\r\nb\n", "\U0001f600", "a\n# b\n"],
 )  # fmt: skip
 def test_texts_stay_texts(text: str) -> None:
-    document = {"key": text, text: [text, {"in": text}]}
-    assert yaml.safe_load(yaml_text.documents([("", document)])) == document
+    document = (
+        f"in:\n  key: {yaml_text.block(text, '    ')}\n{yaml_text.entries({'b': text}, '  ')}"
+    )
+    assert yaml.safe_load(document) == {"in": {"key": text, "b": text}}
+
+
+def test_a_script_stands_there_unchanged() -> None:
+    assert yaml_text.block("set -e\n\necho 'a: b'\n", "  ") == "|\n  set -e\n\n  echo 'a: b'"
+    assert yaml_text.comment("a\nb\x85c") == "# a\n# b\n# c"

@@ -27,7 +27,7 @@ def here(request: LaunchRequest) -> None:
         raise UserError("Kubernetes needs an image, and none is named", BUILD)
     if any(mark in request.image for mark in " \t'\"") or request.image != request.image.strip():
         raise UserError(f"--image {request.image!r} is no name of an image", BUILD)
-    kubernetes_job.pod(replace(request, gpus=None))  # GPUs are counted by the cluster
+    kubernetes_job.text(replace(request, gpus=None))  # GPUs are counted by the cluster
     if request.option("code") not in ("", "image", "configmap"):
         raise UserError("--set code is neither image nor configmap", "--set code=image")
     if kubernetes_job.carries_code(request) and request.packed is not None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from flatout.launching import contract, yaml_text
 from flatout.launching.contract import LOST_EXIT, SAVED_EXIT, TERMINATED_EXIT
-from flatout.launching.yaml_text import Entry, Noted
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest
 
@@ -17,8 +16,6 @@ RESOURCE = "jobs.batch"
 CONTAINER = "node"
 PORT = 29500
 GRACE_S = 120
-KEPT_S = 7 * 24 * 3600
-"""Seconds for which a job that has ended is kept with its logs."""
 WAIT = "1h"
 """Wait for other nodes: replacing a lost one takes minutes, and its machine may have to be started
 first."""
@@ -26,16 +23,124 @@ ARCHIVE = "code.tar.gz"
 CODE, WORK = "/flatout/code", "/flatout/work"
 GPU = "nvidia.com/gpu"
 LABEL = "flatout/launch"
-JOB_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
+FILE = """\
+{head}
 
-Document = tuple[str, Mapping[str, Entry]]
+# By this the pods find each other.
+apiVersion: v1
+kind: Service
+metadata:
+{metadata}spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{job-name: {name}}}
+  ports: [{{name: meeting, port: {port}}}]
+---
+# A pod on each node.
+apiVersion: batch/v1
+kind: Job
+metadata:
+{metadata}spec:
+  parallelism: {nodes}
+  completions: {nodes}
+  # Each pod gets its number in JOB_COMPLETION_INDEX.
+  completionMode: Indexed
+  # Pods that may fail: an error ends all of a start.
+  backoffLimit: {failures}
+{limit}  # Kept for a week after its end.
+  ttlSecondsAfterFinished: 604800
+  podFailurePolicy:
+    rules:
+      # A preempted pod is made anew, and does not count as an error.
+      - action: Ignore
+        onPodConditions: [{{type: DisruptionTarget, status: "True"}}]
+      # {saved}: the state is saved; {terminated}: ended by SIGTERM.
+      # Nodes end so when another one is taken away.
+      - action: Ignore
+        onExitCodes: {{containerName: {container}, operator: In, values: [{saved}, {terminated}]}}
+      # {lost}: it has lost another node, whose own end decides; it waits for all anew.
+      - action: Ignore
+        onExitCodes: {{containerName: {container}, operator: In, values: [{lost}]}}
+{others}  template:
+    metadata: {{labels: {labels}}}
+    spec:
+      restartPolicy: Never
+      subdomain: {name}
+      # Between SIGTERM and SIGKILL: to finish a step and save.
+      terminationGracePeriodSeconds: {grace_s}
+{pod}      containers:
+        - name: {container}
+          image: {image}
+          command: [sh, -c]
+          args:
+            - {script}
+          env:
+            - {{name: PYTHONUNBUFFERED, value: "1"}}
+            - {{name: FLATOUT_NODES, value: "{nodes}"}}
+            - {{name: FLATOUT_LEADER, value: {leader}}}
+            # The same on all nodes of one start of the job, and on no other.
+            - name: FLATOUT_JOB
+              valueFrom:
+                fieldRef: {{fieldPath: "metadata.labels['batch.kubernetes.io/controller-uid']"}}
+{variables}          ports: [{{containerPort: {port}}}]
+          resources: {resources}
+          volumeMounts:
+            - {{name: shared-memory, mountPath: /dev/shm}}
+{mounts}      volumes:
+        # Loader workers pass batches through /dev/shm, which would have 64 MiB.
+        - {{name: shared-memory, emptyDir: {shared}}}
+{volumes}"""
+OTHERS = """\
+      # Any other error ends the job.
+      - action: FailJob
+        onExitCodes: {operator: NotIn, values: [0]}
+"""
 
 
 def text(request: LaunchRequest) -> str:
-    """The file for kubectl: all objects except the code, each with the comment above it."""
-    head = f"{_head(request)}\n\nBy this the pods find each other."
-    objects = (head, _service(request)), ("A pod on each node.", _job(request))
-    return yaml_text.documents(objects)
+    """The file for kubectl: all objects except the code. Raises UserError."""
+    own, secret = name(request), request.option("pull-secret")
+    # Kueue starts the job when this queue has room for all of its pods.
+    queue = {"kueue.x-k8s.io/queue-name": request.queue} if request.queue else {}
+    metadata = {
+        "name": own,
+        "namespace": request.option("namespace") or None,
+        "labels": {**labels(request), **queue},
+    }
+    pod = {
+        "serviceAccountName": request.option("service-account") or None,
+        "imagePullSecrets": [{"name": secret}] if secret else None,
+        "nodeSelector": _selector(request) or None,
+    }
+    limit = None if request.time_s is None else max(1, round(request.time_s))
+    shm = request.option("shm")
+    volumes, mounts = _volumes(request)
+    given = ({"name": key, "value": _literal(text)} for key, text in request.variables)
+    return FILE.format(
+        head=_head(request),
+        metadata=yaml_text.entries(metadata, "  "),
+        name=yaml_text.value(own),
+        port=PORT,
+        nodes=request.nodes,
+        failures=request.restarts * request.nodes,
+        limit=yaml_text.entries({"activeDeadlineSeconds": limit}, "  "),
+        saved=SAVED_EXIT,
+        terminated=TERMINATED_EXIT,
+        lost=LOST_EXIT,
+        others="" if request.restarts else OTHERS,
+        labels=yaml_text.value(labels(request)),
+        grace_s=_grace_s(request),
+        pod=yaml_text.entries(pod, "      "),
+        container=CONTAINER,
+        image=yaml_text.value(request.image),
+        script=yaml_text.block(_script(request), " " * 14),
+        leader=yaml_text.value(f"{own}-0.{own}:{PORT}"),
+        variables=yaml_text.items(given, " " * 12),
+        resources=yaml_text.value(_resources(request)),
+        mounts=yaml_text.items(mounts, " " * 12),
+        shared=yaml_text.value({"medium": "Memory"} | ({"sizeLimit": shm} if shm else {})),
+        volumes=yaml_text.items(volumes, " " * 8),
+    )
 
 
 def name(request: LaunchRequest) -> str:
@@ -54,7 +159,7 @@ def carries_code(request: LaunchRequest) -> bool:
     return request.option("code") != "image"
 
 
-def labels(request: LaunchRequest) -> dict[str, Entry]:
+def labels(request: LaunchRequest) -> dict[str, str]:
     """Labels of every object of the launch."""
     return {"app.kubernetes.io/managed-by": "flatout", LABEL: name(request)}
 
@@ -69,105 +174,7 @@ def _head(request: LaunchRequest) -> str:
     if carries_code(request):
         archive = f"--from-file={ARCHIVE}"
         lines.append(f"The code: kubectl create configmap {code_map(request)} {archive}")
-    return "\n".join([*lines, "Submit: kubectl create -f job.yaml"])
-
-
-def _metadata(request: LaunchRequest) -> dict[str, Entry]:
-    """queue-name: Kueue then starts the job when its queue has room for all of its pods."""
-    return {
-        "name": name(request),
-        "namespace": request.option("namespace") or None,
-        "labels": {**labels(request), "kueue.x-k8s.io/queue-name": request.queue or None},
-    }
-
-
-def _service(request: LaunchRequest) -> dict[str, Entry]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(request),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {"job-name": name(request)},
-            "ports": [{"name": "meeting", "port": PORT}],
-        },
-    }
-
-
-def _job(request: LaunchRequest) -> dict[str, Entry]:
-    seconds = None if request.time_s is None else max(1, round(request.time_s))
-    spec: dict[str, Entry] = {
-        "parallelism": request.nodes,
-        "completions": request.nodes,
-        "completionMode": Noted("Indexed", "each pod gets its number in JOB_COMPLETION_INDEX"),
-        "backoffLimit": Noted(
-            request.restarts * request.nodes, "pods that may fail: an error ends all of a start"
-        ),
-        "activeDeadlineSeconds": seconds,
-        "ttlSecondsAfterFinished": Noted(KEPT_S, "kept for a week after its end"),
-        "podFailurePolicy": {"rules": _rules(request)},
-        "template": {"metadata": {"labels": labels(request)}, "spec": pod(request)},
-    }
-    metadata = _metadata(request)
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-
-
-def _rules(request: LaunchRequest) -> list[Entry]:
-    """What follows from the end of a pod."""
-    condition: dict[str, Entry] = {"type": "DisruptionTarget", "status": "True"}
-    rules: list[Entry] = [
-        Noted(
-            {"action": "Ignore", "onPodConditions": [condition]},
-            "a preempted pod is made anew, and does not count as an error",
-        ),
-        Noted(
-            {"action": "Ignore", "onExitCodes": _ended_with(SAVED_EXIT, TERMINATED_EXIT)},
-            f"{SAVED_EXIT}: the state is saved; {TERMINATED_EXIT}: ended by SIGTERM. "
-            "Nodes end so when another one is taken away",
-        ),
-        Noted(
-            {"action": "Ignore", "onExitCodes": _ended_with(LOST_EXIT)},
-            f"{LOST_EXIT}: it has lost another node, whose own end decides; it waits for all anew",
-        ),
-    ]
-    if not request.restarts:
-        codes: dict[str, Entry] = {"operator": "NotIn", "values": [0]}
-        other: dict[str, Entry] = {"action": "FailJob", "onExitCodes": codes}
-        rules.append(Noted(other, "any other error ends the job"))
-    return rules
-
-
-def _ended_with(*codes: int) -> dict[str, Entry]:
-    return {"containerName": CONTAINER, "operator": "In", "values": [*codes]}
-
-
-def pod(request: LaunchRequest) -> dict[str, Entry]:
-    """The pod of each node. Raises UserError for an option that cannot be read."""
-    secret = request.option("pull-secret")
-    own = name(request)
-    container: dict[str, Entry] = {
-        "name": CONTAINER,
-        "image": request.image,
-        "command": ["sh", "-c"],
-        "args": [_script(request)],
-        "env": _variables(request, f"{own}-0.{own}"),
-        "ports": [{"containerPort": PORT}],
-        "resources": _resources(request),
-        "volumeMounts": _mounts(request),
-    }
-    return {
-        "restartPolicy": "Never",
-        "subdomain": own,
-        "terminationGracePeriodSeconds": Noted(
-            _grace_s(request), "between SIGTERM and SIGKILL: to finish a step and save"
-        ),
-        "serviceAccountName": request.option("service-account") or None,
-        "imagePullSecrets": [{"name": secret}] if secret else None,
-        "nodeSelector": _selector(request) or None,
-        "containers": [container],
-        "volumes": _volumes(request),
-    }
+    return yaml_text.comment("\n".join([*lines, "Submit: kubectl create -f job.yaml"]))
 
 
 def _grace_s(request: LaunchRequest) -> int:
@@ -177,9 +184,9 @@ def _grace_s(request: LaunchRequest) -> int:
     return int(seconds)
 
 
-def _selector(request: LaunchRequest) -> Mapping[str, Entry]:
+def _selector(request: LaunchRequest) -> dict[str, str]:
     """The labels in --set node-selector=key=value,key=value."""
-    found: dict[str, Entry] = {}
+    found: dict[str, str] = {}
     for given in filter(None, request.option("node-selector").split(",")):
         key, equals, value = given.partition("=")
         if not key or not equals:
@@ -212,70 +219,42 @@ def _script(request: LaunchRequest) -> str:
     return _literal("\n".join(lines)) + "\n"
 
 
-def _variables(request: LaunchRequest, leader: str) -> list[Entry]:
-    """Variables of the container. leader: the address of the first pod."""
-    given = ((key, _literal(value)) for key, value in request.variables)
-    return [
-        {"name": "PYTHONUNBUFFERED", "value": "1"},
-        {"name": "FLATOUT_NODES", "value": str(request.nodes)},
-        {"name": "FLATOUT_LEADER", "value": f"{leader}:{PORT}"},
-        Noted(
-            {"name": "FLATOUT_JOB", "valueFrom": {"fieldRef": {"fieldPath": JOB_UID}}},
-            "the same on all nodes of one start of the job, and on no other",
-        ),
-        *({"name": key, "value": value} for key, value in given),
-    ]
-
-
 def _literal(text: str) -> str:
     """The text such that Kubernetes does not replace $(NAME) in it."""
     return text.replace("$(", "$$(")
 
 
-def _resources(request: LaunchRequest) -> dict[str, Entry] | None:
+def _resources(request: LaunchRequest) -> dict[str, dict[str, Any]]:
     """The resources that each node must have."""
-    gpus = request.gpus
-    if gpus == "all":
+    if request.gpus == "all":
         raise UserError(
             "--gpus all can be counted only where the cluster is", "name the number: --gpus 8"
         )
-    asked: dict[str, Entry] = {
-        kind: request.option(kind) for kind in ("cpu", "memory") if request.option(kind)
-    }
-    limits: dict[str, Entry] = {"memory": asked["memory"]} if "memory" in asked else {}
-    if gpus:
-        limits[request.option("gpu-resource", GPU)] = gpus
-    found = {"requests": asked or None, "limits": limits or None}
-    return {key: value for key, value in found.items() if value} or None
+    asked = {kind: request.option(kind) for kind in ("cpu", "memory") if request.option(kind)}
+    limits: dict[str, Any] = {"memory": asked["memory"]} if "memory" in asked else {}
+    if request.gpus:
+        limits[request.option("gpu-resource", GPU)] = request.gpus
+    return {"requests": asked, "limits": limits}
 
 
-def _volumes(request: LaunchRequest) -> list[Entry]:
-    """Shared memory, code, and the claims that the user names."""
-    shared: dict[str, Entry] = {"medium": "Memory", "sizeLimit": request.option("shm") or None}
-    found: list[Entry] = [
-        Noted(
-            {"name": "shared-memory", "emptyDir": shared},
-            "loader workers pass batches through /dev/shm, which would have 64 MiB",
-        )
-    ]
+def _volumes(request: LaunchRequest) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The code and the claims that the user names, and where they are mounted."""
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
     if carries_code(request):
-        found.append({"name": "work", "emptyDir": {}})
-        found.append({"name": "code", "configMap": {"name": code_map(request)}})
-    for place, (claim, _) in enumerate(claims(request)):
-        held: dict[str, Entry] = {"claimName": claim}
-        found.append({"name": f"claim-{place}", "persistentVolumeClaim": held})
-    return found
-
-
-def _mounts(request: LaunchRequest) -> list[Entry]:
-    """Where the volumes are mounted."""
-    found: list[Entry] = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
-    if carries_code(request):
-        found.append({"name": "work", "mountPath": WORK})
-        found.append({"name": "code", "mountPath": CODE, "readOnly": True})
-    for place, (_, path) in enumerate(claims(request)):
-        found.append({"name": f"claim-{place}", "mountPath": path})
-    return found
+        volumes += [
+            {"name": "work", "emptyDir": {}},
+            {"name": "code", "configMap": {"name": code_map(request)}},
+        ]
+        mounts += [
+            {"name": "work", "mountPath": WORK},
+            {"name": "code", "mountPath": CODE, "readOnly": True},
+        ]
+    for place, (claim, path) in enumerate(claims(request)):
+        held = {"name": f"claim-{place}"}
+        volumes.append({**held, "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({**held, "mountPath": path})
+    return volumes, mounts
 
 
 def claims(request: LaunchRequest) -> list[tuple[str, str]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from flatout.launching import contract, yaml_text
 from flatout.launching.contract import INSTALL, SAVED_EXIT, TERMINATED_EXIT
 from flatout.launching.packing import CODE
-from flatout.launching.yaml_text import Entry, Noted
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest
 
@@ -22,6 +22,27 @@ AFTER = {
     "down": f"its machines and disks are gone {IDLE_MINUTES} minutes after the end",
     "keep": "its machines run, and cost, until you take them away: sky down",
 }
+
+FILE = """\
+{head}
+name: {name}
+num_nodes: {nodes}
+# The code as it travels: without secrets, data and environments.
+workdir: {workdir}
+resources:
+  # What each node has.
+{resources}{after}{besides}# {why}
+setup: {setup}
+# The same on each node; it reads SKYPILOT_NODE_RANK.
+run: {run}
+"""
+AGAIN = """\
+  job_recovery:
+    # --restarts
+    max_restarts_on_errors: {restarts}
+    # {saved}: the state is saved; {terminated}: ended by SIGTERM
+    recover_on_exit_codes: [{saved}, {terminated}]
+"""
 
 
 def check(request: LaunchRequest) -> None:
@@ -59,26 +80,26 @@ def text(request: LaunchRequest) -> str:
         f"{request.shown} on {request.nodes} nodes, written by flatout launch sky.\n"
         f"It is yours: edit it, and submit it again: {launch} task.yaml"
     )
-    document: dict[str, Entry] = {
-        "name": request.name,
-        "num_nodes": request.nodes,
-        "workdir": Noted(
-            (request.launch_folder / CODE).as_posix(),
-            "the code as it travels: without secrets, data and environments",
-        ),
-        "resources": _resources(request),
-        "file_mounts": _mount(request) or None,
-        "envs": dict(request.variables) or None,
-        "setup": _setup(request),
-        "run": Noted(_run(request), "the same on each node; it reads SKYPILOT_NODE_RANK"),
-    }
-    return yaml_text.documents([(head, document)])
+    besides = {"file_mounts": _mount(request) or None, "envs": dict(request.variables) or None}
+    why, setup = _setup(request)
+    return FILE.format(
+        head=yaml_text.comment(head),
+        name=yaml_text.value(request.name),
+        nodes=request.nodes,
+        workdir=yaml_text.value((request.launch_folder / CODE).as_posix()),
+        resources=yaml_text.entries(_resources(request), "  "),
+        after=_afterwards(request),
+        besides=yaml_text.entries(besides, ""),
+        why=why,
+        setup=yaml_text.block(setup, "  "),
+        run=yaml_text.block(_run(request), "  "),
+    )
 
 
-def _resources(request: LaunchRequest) -> dict[str, Entry]:
-    gpu, spot = request.option("gpu"), request.option("spot") == "yes"
+def _resources(request: LaunchRequest) -> dict[str, Any]:
+    gpu = request.option("gpu")
     count = request.gpus if isinstance(request.gpus, int) else 1
-    found: dict[str, Entry] = {
+    return {
         "infra": request.option("infra") or None,
         "region": request.option("region") or None,
         "accelerators": f"{gpu}:{count}" if gpu and request.gpus is not None else None,
@@ -87,22 +108,20 @@ def _resources(request: LaunchRequest) -> dict[str, Entry]:
         "disk_size": _disk(request),
         "instance_type": request.option("instance-type") or None,
         "image_id": f"docker:{request.image}" if request.image else None,
-        "use_spot": True if spot else None,
+        "use_spot": request.option("spot") == "yes",
         "network_tier": "best" if request.nodes > 1 and request.gpus else None,
     }
+
+
+def _afterwards(request: LaunchRequest) -> str:
+    """What follows the end of the job, among the resources."""
     if managed(request):
-        recovery: dict[str, Entry] = {
-            "max_restarts_on_errors": Noted(request.restarts, "--restarts"),
-            "recover_on_exit_codes": Noted(
-                [SAVED_EXIT, TERMINATED_EXIT],
-                f"{SAVED_EXIT}: the state is saved; {TERMINATED_EXIT}: ended by SIGTERM",
-            ),
-        }
-        found["job_recovery"] = recovery
-    elif _after(request) != "keep":
-        stop: dict[str, Entry] = {"idle_minutes": IDLE_MINUTES, "down": _after(request) == "down"}
-        found["autostop"] = Noted(stop, AFTER[_after(request)])
-    return {key: value for key, value in found.items() if value is not None}
+        codes = {"saved": SAVED_EXIT, "terminated": TERMINATED_EXIT}
+        return AGAIN.format(restarts=request.restarts, **codes)
+    if _after(request) == "keep":
+        return ""
+    stop = {"idle_minutes": IDLE_MINUTES, "down": _after(request) == "down"}
+    return f"  # {AFTER[_after(request)]}\n" + yaml_text.entries({"autostop": stop}, "  ")
 
 
 def _after(request: LaunchRequest) -> str:
@@ -118,7 +137,7 @@ def _disk(request: LaunchRequest) -> int | None:
     return int(given) if given else None
 
 
-def _mount(request: LaunchRequest) -> dict[str, Entry]:
+def _mount(request: LaunchRequest) -> dict[str, dict[str, str]]:
     """A bucket and its mount path. Raises UserError."""
     given = request.option("mount")
     if not given:
@@ -129,26 +148,20 @@ def _mount(request: LaunchRequest) -> dict[str, Entry]:
     return {match[2]: {"source": match[1], "mode": "MOUNT"}}
 
 
-def _setup(request: LaunchRequest) -> Entry:
-    """Commands that install what the script needs, on each node before it runs."""
+def _setup(request: LaunchRequest) -> tuple[str, str]:
+    """Why, and the commands that install what the script needs, on each node before it runs."""
     if request.image:
-        return Noted(
-            f"command -v flatout >/dev/null || {INSTALL}\n",
-            "the image has all that the script imports",
-        )
+        why = "The image has all that the script imports."
+        return why, f"command -v flatout >/dev/null || {INSTALL}\n"
     travels = request.packed is not None and REQUIREMENTS in request.packed.files
-    own = (
-        f"python -m pip install --quiet -r {REQUIREMENTS}"
-        if travels
-        else ("python -m pip install --quiet torch")
-    )
+    needed = f"-r {REQUIREMENTS}" if travels else "torch"
     lines = [
         f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {_python(request)} {ENVIRONMENT}",
         f". {ENVIRONMENT}/bin/activate",
-        request.option("setup") or own,
+        request.option("setup") or f"python -m pip install --quiet {needed}",
         INSTALL,
     ]
-    return Noted("\n".join(lines) + "\n", "what the script imports; SkyPilot's machines have uv")
+    return "What the script imports; SkyPilot's machines have uv.", "\n".join(lines) + "\n"
 
 
 def _run(request: LaunchRequest) -> str:
