@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from flatout.launching import kubernetes_job
 from flatout.launching.engines import kubernetes
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest, LogLine, PackedCode, SubmittedJob
-
-FAKE = Path(__file__).parent.parent / "fake_kubectl.py"
-Table = list[tuple[list[str], int, str, str]]
+from launching.fake_tool import FakeTool, Table
 
 
 def asked(options: dict[str, str] | None = None, **changes: Any) -> LaunchRequest:
@@ -122,18 +119,6 @@ def test_names_of_launches_differ_and_are_short_enough_for_hosts() -> None:
 # What kubectl says --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test writes the answers of the kubectl on the path."""
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE_KUBECTL", str(tmp_path / "table.json"))
-    return tmp_path / "table.json"
-
-
 UP: Table = [(["/version"], 0, "{}", "")]
 YES: Table = [(["can-i"], 0, "yes\n", "")]
 POD = {
@@ -147,27 +132,17 @@ POD = {
 }
 
 
-def write(table: Path, *entries: Table) -> None:
-    table.write_text(json.dumps([entry for part in entries for entry in part]))
-
-
-def calls(table: Path) -> list[list[str]]:
-    return [json.loads(line)[0] for line in table.with_suffix(".asked").read_text().splitlines()]
-
-
 DRY: Table = [(["create", "--dry-run=server"], 0, "created\n", "")]
-WITH_SH = pytest.mark.skipif(sys.platform == "win32", reason="the fake is a shell script")
 
 
 def bare(**changes: Any) -> LaunchRequest:
     return replace(asked(), gpus=None, **changes)
 
 
-@WITH_SH
 class TestCheck:
-    def test_the_cluster_itself_tries_the_file(self, table: Path) -> None:
+    def test_the_cluster_itself_tries_the_file(self, tool: FakeTool) -> None:
         warned = 'Warning: would violate PodSecurity "restricted:latest"\n'
-        write(table, UP, YES, [(["create", "--dry-run=server"], 0, "created\n", warned)])
+        tool.answers(UP, YES, [(["create", "--dry-run=server"], 0, "created\n", warned)])
         assert kubernetes.check(bare()).warnings == (
             'would violate PodSecurity "restricted:latest"',
         )
@@ -186,20 +161,20 @@ class TestCheck:
             ("The connection to the server 10.0.0.1:6443 was refused", "does not answer"),
         ],
     )  # fmt: skip
-    def test_each_failure_says_what_to_do(self, table: Path, said: str, message: str) -> None:
-        write(table, [(["/version"], 1, "", f"{said}\n")])
+    def test_each_failure_says_what_to_do(self, tool: FakeTool, said: str, message: str) -> None:
+        tool.answers([(["/version"], 1, "", f"{said}\n")])
         with pytest.raises(UserError, match=message) as error:
             kubernetes.check(bare())
         assert error.value.next_step
 
-    def test_gpus_are_those_of_the_nodes(self, table: Path) -> None:
+    def test_gpus_are_those_of_the_nodes(self, tool: FakeTool) -> None:
         nodes = [
             {"status": {"allocatable": {"amd.com/gpu": "8"}}},
             {"status": {"allocatable": {"cpu": "4"}}},
             {"status": {"allocatable": {"amd.com/gpu": "16"}}, "spec": {"unschedulable": True}},
         ]
         listed: Table = [(["get", "nodes"], 0, json.dumps({"items": nodes}), "")]
-        write(table, UP, YES, listed, DRY)
+        tool.answers(UP, YES, listed, DRY)
         checked = kubernetes.check(replace(bare(), gpus="all"))
         assert (checked.request.gpus, checked.request.option("gpu-resource")) == (8, "amd.com/gpu")
         assert checked.warnings == (
@@ -207,7 +182,7 @@ class TestCheck:
         )
 
     def test_without_an_image_or_with_too_much_code_nothing_is_asked(
-        self, table: Path, tmp_path: Path
+        self, tool: FakeTool, tmp_path: Path
     ) -> None:
         with pytest.raises(UserError, match="none is named"):
             kubernetes.check(bare(image=""))
@@ -215,7 +190,7 @@ class TestCheck:
         packed = PackedCode(tmp_path, ("train.py",), 1_200_000)
         with pytest.raises(UserError, match="a ConfigMap holds"):
             kubernetes.check(bare(packed=packed))
-        assert not table.with_suffix(".asked").exists()
+        assert tool.asked == []
 
 
 def test_without_kubectl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -266,7 +241,6 @@ LATE = "DeadlineExceeded"
 HELD = "it is suspended, by a queue or by a user"
 
 
-@WITH_SH
 @pytest.mark.parametrize(
     ("conditions", "statuses", "state", "code", "detail"),
     [
@@ -281,41 +255,38 @@ HELD = "it is suspended, by a queue or by a user"
     ],
 )  # fmt: skip
 def test_states(
-    table: Path, tmp_path: Path, conditions: dict[str, Any], statuses: list[dict[str, Any]],
+    tool: FakeTool, tmp_path: Path, conditions: dict[str, Any], statuses: list[dict[str, Any]],
     state: str, code: int | None, detail: str,
 ) -> None:  # fmt: skip
     listed = [{"type": name, "status": "True", **more} for name, more in conditions.items()]
     document = json.dumps({"status": {"conditions": listed}})
-    write(
-        table,
+    tool.answers(
         [(["get", "jobs.batch", "train-1"], 0, document, ""), (["pods"], 0, pods(*statuses), "")],
     )
     found = kubernetes.state(job(tmp_path))
     assert (found.state, found.returncode, found.detail) == (state, code, detail)
 
 
-@WITH_SH
 def test_what_the_cluster_has_forgotten_was_cancelled_here_or_is_unknown(
-    table: Path, tmp_path: Path
+    tool: FakeTool, tmp_path: Path
 ) -> None:
     gone = 'Error from server (NotFound): jobs.batch "train-1" not found\n'
-    write(table, [(["get"], 1, "", gone), (["delete"], 0, "deleted\n", "")])
+    tool.answers([(["get"], 1, "", gone), (["delete"], 0, "deleted\n", "")])
     assert kubernetes.state(job(tmp_path)).state == "unknown"
     kubernetes.cancel(job(tmp_path))
     assert kubernetes.state(job(tmp_path)).state == "cancelled"
-    write(table, [(["get"], 1, "", "Unable to connect to the server: EOF\n")])
+    tool.answers([(["get"], 1, "", "Unable to connect to the server: EOF\n")])
     assert kubernetes.state(job(tmp_path)).state == "unknown"
 
 
 @pytest.mark.slow
-@WITH_SH
-def test_a_broken_connection_repeats_no_line_and_loses_none(table: Path, tmp_path: Path) -> None:
+def test_a_broken_connection_repeats_no_line_and_loses_none(tool: FakeTool, tmp_path: Path) -> None:
     one = [RUNNING]
     begin, stamp = "2026-01-01T00:00:01.0", "2026-01-01T00:00:02.5"
     first = f"{begin}Z a\n{stamp}Z b\n{stamp}Z c\n"
     again = f"{begin}Z a\n{stamp}Z b\n{stamp}Z c\n{stamp}Z d\n2026-01-01T00:00:03.1Z e\n"
     alive: Table = [(["pods"], 0, pods(*one), ""), (["pod"], 0, json.dumps(POD), "")]
-    write(table, [(["logs", "--since-time"], 0, again, ""), (["logs"], 0, first, "")], alive)
+    tool.answers([(["logs", "--since-time"], 0, again, ""), (["logs"], 0, first, "")], alive)
     lines = kubernetes.logs(job(tmp_path))
     found: list[LogLine] = []
     while len(found) < 5:
@@ -324,24 +295,23 @@ def test_a_broken_connection_repeats_no_line_and_loses_none(table: Path, tmp_pat
             found.append(line)
             if line.text == "e":  # the pod is over now
                 over = json.dumps({**POD, "metadata": {**POD["metadata"], "uid": "other"}})
-                write(table, [(["pods"], 0, pods(*one), ""), (["pod"], 0, over, "")])
+                tool.answers([(["pods"], 0, pods(*one), ""), (["pod"], 0, over, "")])
     assert [line.text for line in found] == ["a", "b", "c", "d", "e"]
     assert {line.source for line in found} == {"node 0"}
     lines.close()  # type: ignore[attr-defined]
 
 
-@WITH_SH
-def test_what_was_refused_leaves_no_code_behind(table: Path, tmp_path: Path) -> None:
+def test_what_was_refused_leaves_no_code_behind(tool: FakeTool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()\n")
     folder = tmp_path / "launch"
     folder.mkdir()
     request = bare(packed=PackedCode(tmp_path, ("train.py",), 8))
     quota = 'Error from server (Forbidden): jobs.batch "x" is forbidden: exceeded quota: gpus\n'
-    write(table, [
+    tool.answers([
         (["create", "configmap"], 0, "", ""), (["label"], 0, "", ""),
         (["create", "--filename"], 1, "", quota), (["delete"], 0, "", ""),
     ])  # fmt: skip
     with pytest.raises(UserError, match="exceeded quota"):
         kubernetes.submit(request, folder)
-    deleted = [words[1] for words in calls(table) if words[0] == "delete"]
+    deleted = [words[1] for words in tool.asked if words[0] == "delete"]
     assert f"configmaps/{kubernetes_job.code_map(request)}" in deleted

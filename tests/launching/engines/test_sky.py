@@ -16,6 +16,7 @@ import yaml
 from flatout.launching.engines import sky
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest, PackedCode, SubmittedJob
+from launching.fake_tool import FakeTool
 
 REQUEST = LaunchRequest(
     "sky",
@@ -96,42 +97,22 @@ def test_the_environment_is_that_of_requirements_or_the_users_line() -> None:
     ],
 )
 def test_what_needs_no_cloud_is_seen_first(
-    fake: Path, request_: LaunchRequest, message: str
+    tool: FakeTool, request_: LaunchRequest, message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as error:
         sky.check(request_)
     assert error.value.next_step
-    assert not fake.with_suffix(".asked").exists()
+    assert tool.asked == []
 
 
 # What sky says ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test writes the answers of the sky on the path, as for fake_kubectl.py."""
-    if sys.platform == "win32":
-        pytest.skip("the fake is a shell script")
-    program = tmp_path / "bin" / "sky"
-    program.parent.mkdir()
-    answers = Path(__file__).parent.parent / "fake_kubectl.py"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {answers} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE_KUBECTL", str(tmp_path / "table.json"))
-    return tmp_path / "table.json"
-
-
-Table = list[tuple[list[str], int, str, str]]
 STARTED = "\x1b[2mFailed to connect to SkyPilot API server. Starting a local server.\x1b[0m\n"
 
 
-def write(table: Path, entries: Table) -> None:
-    table.write_text(json.dumps(entries))
-
-
-def test_without_a_cloud_nothing_is_submitted(fake: Path) -> None:
-    write(fake, [(["check"], 0, STARTED + '{\n  "default": {}\n}\n', "")])
+def test_without_a_cloud_nothing_is_submitted(tool: FakeTool) -> None:
+    tool.answers([(["check"], 0, STARTED + '{\n  "default": {}\n}\n', "")])
     with pytest.raises(UserError, match="finds no cloud"):
         sky.check(REQUEST)
 
@@ -143,17 +124,16 @@ def test_without_sky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("managed", [False, True])
-def test_code_and_task_are_handed_over(fake: Path, tmp_path: Path, managed: bool) -> None:
+def test_code_and_task_are_handed_over(tool: FakeTool, tmp_path: Path, managed: bool) -> None:
     (tmp_path / "train.py").write_text("print()\n")
     (tmp_path / ".gitignore").write_text("*\n")
     folder = tmp_path / "train-20261127T100000Z"
     folder.mkdir()
     packed = PackedCode(tmp_path, ("train.py",), 8)
-    write(fake, [(["launch"], 0, "Submitted\n", "")])
+    tool.answers([(["launch"], 0, "Submitted\n", "")])
     job = sky.submit(asked(packed=packed, restarts=int(managed)), folder)
     assert {path.name for path in (folder / "code").iterdir()} == {"train.py", ".skyignore"}
-    [line] = fake.with_suffix(".asked").read_text().splitlines()
-    words = json.loads(line)[0]
+    [words] = tool.asked
     assert (words[0] == "jobs") is managed
     assert job.id == "train-20261127t100000z"
     assert job.id in words
@@ -175,31 +155,31 @@ def job(managed: bool = False) -> SubmittedJob:
         ("CANCELLED", "cancelled", ""),
     ],
 )
-def test_states(fake: Path, status: str, state: str, detail: str) -> None:
+def test_states(tool: FakeTool, status: str, state: str, detail: str) -> None:
     rows = {"train-1": [{"job_id": 1, "status": "FAILED"}, {"job_id": 2, "status": status}]}
-    write(fake, [(["queue", "train-1"], 0, json.dumps(rows), "")])
+    tool.answers([(["queue", "train-1"], 0, json.dumps(rows), "")])
     found = sky.state(job())
     assert (found.state, found.detail) == (state, detail)
 
 
-def test_before_there_are_machines(fake: Path) -> None:
+def test_before_there_are_machines(tool: FakeTool) -> None:
     empty = (["queue"], 0, "{}", "")
     cluster = {
         "name": "train-1",
         "status": "INIT",
         "init_status_reason": "no capacity in us-east-1",
     }
-    write(fake, [empty, (["status", "train-1"], 0, json.dumps([cluster]), "")])
+    tool.answers([empty, (["status", "train-1"], 0, json.dumps([cluster]), "")])
     assert sky.state(job()).detail == "its machines: no capacity in us-east-1"
     row = {"cluster_name": "train-1", "status": "FAILED", "request_id": "abc"}
     gone = (["status", "train-1"], 0, "[]", "")
-    write(fake, [empty, (["api", "status"], 0, json.dumps([row]), ""), gone])
+    tool.answers([empty, (["api", "status"], 0, json.dumps([row]), ""), gone])
     found = sky.state(job())
     assert (found.state, found.detail) == (
         "failed",
         "its machines could not be obtained: sky api logs abc",
     )
-    write(fake, [])
+    tool.answers([])
     assert sky.state(job()).state == "unknown"
 
 
