@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import forked
 import native_ranked
 import ranked
 from agent_paths import INJECT
@@ -72,20 +71,8 @@ def on_gpus(folder: Path, words: list[str], size: int) -> ranked.Ranked:
         path.write_text(wire.dump(orders))
         base = dict(os.environ, PYTHONPATH=str(INJECT))
         env = {**layout.environment(rank, base), wire.ORDERS_ENV: str(path)}
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen([sys.executable, *words], cwd=folder, env=env, **streams))
-    try:
-        done = [process.communicate(timeout=200) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
-    return ranked.Ranked(
-        tuple(process.returncode for process in processes),
-        tuple(out for out, _ in done),
-        tuple(err for _, err in done),
-        tuple(wire.record(line) for line in lines),
-    )
+        processes.append(forked.start_own(words, folder, env))
+    return ranked.ended(processes, records, 200.0)
 
 
 def equal(folder: Path, words: list[str]) -> None:
