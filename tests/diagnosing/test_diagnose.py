@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from diagnosing.job.made import cpu_profile
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.diagnose import diagnose, diagnose_profile, problems
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 from flatout.nouns.profile import Profile
-from machines.healthy import HEALTHY, workstation
+from machines.healthy import workstation
 
 
 def fake(
@@ -107,11 +105,6 @@ def test_a_check_that_crashes_is_a_finding_and_hides_nothing() -> None:
 
 def test_the_id_is_the_file_name() -> None:
     assert diagnose(workstation(), [fake("ENV001")])[0].id == "fake-problem"
-
-
-@pytest.mark.parametrize("name", HEALTHY)
-def test_nothing_is_wrong_with_a_healthy_machine(name: str) -> None:
-    assert diagnose(HEALTHY[name]()) == ()
 
 
 def test_of_a_machine_of_which_nothing_is_known_nothing_is_said() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.diagnosing import checks, pages
+from flatout.diagnosing import pages
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,6 @@ def test_unknown() -> None:
 )
 def test_nearest(wanted: str, near: str) -> None:
     assert near in pages.nearest(wanted)
-
-
-def test_every_check_has_one() -> None:
-    found = pages.every()
-    kinds = (checks.MACHINE, checks.JOB, checks.CEILINGS)
-    names = [name for kind in kinds for name in kind.names()]
-    assert sorted(page.id for page in found) == sorted(names)
-    assert [page.code for page in found] == sorted(page.code for page in found)
 
 
 def test_a_part_of_a_name_leads_to_it() -> None:

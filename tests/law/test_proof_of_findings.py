@@ -49,7 +49,6 @@ FIRST_LOOKS = {
 }
 """Right before anything was changed for these scripts."""
 SECOND_LOOKS = {
-    "DATA011": (("planted_faults_2026_12", "text_02"), ("planted_faults_2026_12_b", "video_21")),
     "HOST018": (("planted_faults", "vae_03"), ("planted_faults_2026_12_b", "diffusion_21")),
     "LOOP007": (("planted_faults", "tagger_02"), ("planted_faults_2026_12", "hf_01")),
     "LOOP024": (("planted_faults", "gan_02"), ("planted_faults_2026_12_b", "anomaly_41")),
@@ -69,8 +68,8 @@ FACTS = {
         *("LOOP002", "LOOP003", "LOOP020"),
     },
     "what a counter or a clock says": {
-        *("COMM002", "COMM008", "DATA001", "DATA002", "DATA006", "DATA007", "HOST003", "HOST014"),
-        *("KERN015", "MEM001", "MEM002", "MEM003", "MEM004", "MEM006"),
+        *("COMM002", "COMM008", "DATA001", "DATA002", "DATA006", "DATA007", "DATA011", "HOST003"),
+        *("HOST014", "KERN015", "MEM001", "MEM002", "MEM003", "MEM004", "MEM006"),
     },
     "what torch says, or an object that is still alive": {
         *("LOOP004", "LOOP005", "LOOP013", "LOOP015", "LOOP025", "MEM005"),

@@ -238,12 +238,6 @@ def wsl_without_dxg() -> Machine:
     )
 
 
-def nvml_broken() -> Machine:
-    """libnvidia-ml.so.1 is gone; torch and nvidia-smi still work."""
-    whole: Machine = changed(workstation(), drivers__0__nvml_error="NVML Shared Library Not Found")
-    return whole
-
-
 def no_fabric() -> Machine:
     """Eight H100, and the fabric manager was not installed with the new driver."""
     return no_cuda(
@@ -384,8 +378,7 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "pod-without-gpu": (pod_without_gpu(), ("ENV011",)),
     "wsl-linux-driver": (wsl_linux_driver(), ("ENV012",)),
     "wsl-1": (wsl_1(), ("ENV013",)),
-    "wsl-without-dxg": (wsl_without_dxg(), ("ENV014",)),
-    "nvml-broken": (nvml_broken(), ("ENV015",)),
+    "wsl-without-dxg": (wsl_without_dxg(), ("ENV013",)),
     "fabric-not-started": (no_fabric(), ("ENV016",)),
     "gpu-fallen-off": (fallen_off(), ("ENV017", "HW008")),
     "gpu-passed-through": (passed_through(), ("ENV017",)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from flatout.nouns.gpu import Driver, Gpu, GpuPair
 from flatout.nouns.machine import (
     Container,
-    CudaToolkit,
     DeviceFile,
     Library,
     Machine,
@@ -79,7 +78,6 @@ def notebook_service() -> Machine:
             "NVIDIA_VISIBLE_DEVICES": "all",
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         },
-        toolkits=(CudaToolkit("/usr/local/cuda-12.5", "12.5", 0),),
         libraries=libraries,
     )
     return machine
@@ -238,8 +236,8 @@ def singularity_without_nv() -> Machine:
 
 
 MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
-    "notebook-service": (notebook_service(), ("ENV026", "ENV064", "HW010")),
-    "notebook-service-two-t4": (notebook_service_with_two(), ("ENV026", "HW010")),
+    "notebook-service": (notebook_service(), ("ENV064", "HW010")),
+    "notebook-service-two-t4": (notebook_service_with_two(), ("HW010",)),
     "slurm-one-gpu": (job_with_one_gpu(), ()),
     "slurm-no-gpu": (job_without_gpu(), ("ENV006",)),
     "vgpu-old-driver": (virtual_gpu(), ("ENV005",)),

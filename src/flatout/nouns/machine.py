@@ -180,21 +180,6 @@ class Container:
 
 
 @dataclass(frozen=True)
-class CudaToolkit:
-    """One CUDA toolkit on disk."""
-
-    path: str
-    version: str | None = None
-    """Version of its nvcc (or version.json): "12.4"."""
-    on_path: int | None = None
-    """Position of its nvcc among those on PATH, 0 first, or None if not on PATH."""
-    cuda_home: bool = False
-    """Whether CUDA_HOME or CUDA_PATH names it."""
-    on_library_path: bool = False
-    """Whether LD_LIBRARY_PATH contains one of its library folders."""
-
-
-@dataclass(frozen=True)
 class Library:
     """One shared library that the loader may find: cudnn, nccl, cublas, cudart, cuda."""
 
@@ -236,7 +221,6 @@ class Machine:
     """One driver per vendor of which a trace was found."""
     disks: tuple[Disk, ...] | None = None
     network_ports: tuple[NetworkPort, ...] | None = None
-    toolkits: tuple[CudaToolkit, ...] | None = None
     libraries: tuple[Library, ...] | None = None
     interpreter: Interpreter | None = None
     """The user's Python, or None if none was found."""

@@ -34,7 +34,6 @@ from flatout.probing import (
     pci,
     pythons,
     system,
-    toolkits,
     variables,
     xid,
 )
@@ -140,7 +139,6 @@ def _begin_system(
         "disks": sources.begin("disks", disk.disks),
         "network_ports": sources.begin("network", infiniband.network_ports),
         "environment": sources.begin("environment", variables.environment),
-        "toolkits": sources.begin("toolkits", toolkits.toolkits),
         "libraries": sources.begin("libraries", libraries.libraries),
         "pythons": sources.begin("pythons", lambda: pythons.pythons(python)),
     }

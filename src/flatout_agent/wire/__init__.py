@@ -34,7 +34,6 @@ from flatout_agent.wire.flow import EmbeddingSeen as EmbeddingSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
 from flatout_agent.wire.flow import GradientsSeen as GradientsSeen
 from flatout_agent.wire.flow import IgnoredSeen as IgnoredSeen
-from flatout_agent.wire.flow import PaddingSeen as PaddingSeen
 from flatout_agent.wire.flow import RecomputedSeen as RecomputedSeen
 from flatout_agent.wire.flow import RepeatSeen as RepeatSeen
 from flatout_agent.wire.flow import UnreadSeen as UnreadSeen

@@ -23,11 +23,6 @@ class UnreadSeen:
     """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
-    same_input: bool = False
-    """Whether the same module is called on the same tensors elsewhere in the step with a result
-    that is read ..."""
-    first_where: str | None = None
-    """... on this line."""
     module: str = ""
     """The module that the user's function calls."""
 
@@ -64,26 +59,18 @@ class ConstantSeen:
 
 @dataclass(frozen=True)
 class AgainSeen:
-    """A repeated computation in one step: the same operators on the same values."""
+    """Gradients of weights that both torch.autograd.grad and a `backward` of the loss compute."""
 
-    what: str
-    """Field() for a module; autograd.grad for calls of torch.autograd.grad."""
-    where: str | None = None
-    """file:line that calls it."""
-    lines: tuple[str, ...] = ()
-    """The innermost lines by which the calls differ."""
-    calls: float = 2.0
-    """Calls in a step, including the first if it is one of them."""
-    repeated: float = 1.0
-    """The calls of these that repeat one."""
-    gradients: float = 0.0
-    """Calls of torch.autograd.grad that are repeated with a module's."""
+    where: str
+    """file:line that calls torch.autograd.grad."""
+    backward_where: str | None = None
+    """file:line of the `backward`."""
+    calls: float = 1.0
+    """Such calls in a step."""
     s: float = 0.0
-    """CPU seconds of a step in the repeated computation; for an accelerator only the launches."""
+    """CPU seconds of a step in these calls; for an accelerator only the launches."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
-    backward_where: str | None = None
-    """For derivatives, file:line of a `backward` that also computes all of them."""
 
 
 @dataclass(frozen=True)
@@ -231,36 +218,6 @@ class RecomputedSeen:
 
 
 @dataclass(frozen=True)
-class PaddingSeen:
-    """An input that is padded beyond the longest row of each batch: batch x length, perhaps with
-    features behind the length or before it.
-    """
-
-    where: str | None
-    """file:line that makes the batch."""
-    path: str = ""
-    """Its place among the model's arguments: [0][0] is the first one."""
-    shape: str = ""
-    """16x160, 8x48x1x24x24."""
-    constant: int = 0
-    masked: bool = False
-    """Whether a mask, or lengths, among the model's inputs exclude the padding."""
-    left: bool = False
-    length: int = 0
-    """Length of the input."""
-    longest: int = 0
-    """Length of the longest of all rows."""
-    padded: float = 0.0
-    """Share of the length beyond the longest row, averaged over the batches."""
-    filled: float = 1.0
-    """Share of the input that is not padding."""
-    s: float = 0.0
-    """CPU seconds of a step in operators that work on the whole length, beyond their dispatch."""
-    flops: float = 0.0
-    """Their share of the step's floating-point operations."""
-
-
-@dataclass(frozen=True)
 class FlowSeen:
     """The data flow of the counted steps, one or two."""
 
@@ -291,5 +248,3 @@ class FlowSeen:
     """The unused gradients, or None if all are used."""
     recomputed: RecomputedSeen | None = None
     """The recomputation, or None if nothing is recomputed."""
-    padding: PaddingSeen | None = None
-    """The padding, or None if none was seen."""

@@ -92,10 +92,10 @@ class StepCount:
         """
         self._weights = self.recorder.safely("profile: weights", WeightLooks, self.job.models)
 
-    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any) -> None:
+    def batch(self, batch: Any) -> None:
         """A loader has given a batch."""
         if self._flow is not None:
-            self.recorder.safely("profile: flow", self._flow.batch, batch, loader)
+            self._flow.batch(batch)
 
     def begin(self) -> bool:
         """Count from the next step on; returns whether there is anything to count.
@@ -105,8 +105,6 @@ class StepCount:
         if not other_profiler():
             self._flow = self.recorder.safely("profile: flow", self._new_flow)
             self._count = flop_counter(list(self.job.models), self._flow)
-            if self._count is not None and self._flow is not None:
-                self.loop.inputs = self._flow.inputs
             self._update_lines = self.recorder.safely("profile: update", self._new_update_lines)
         if self._count is None and self._update_lines is None:
             return False
@@ -167,7 +165,6 @@ class StepCount:
 
     def _end_flow(self) -> None:
         flow, self._flow = self._flow, None
-        self.loop.inputs = lambda args, kwargs: None
         if flow is not None:
             sites = self.loop.loss_at
             training = [FlowLine(site.path, site.line, site.function) for site in sites]

@@ -22,6 +22,8 @@ from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.loader import LoaderStarts
+from flatout_agent.watch.profile.modes import without_modes
+from flatout_agent.watch.profile.storages import past_overrides
 from flatout_agent.watch.training_calls import is_frozen, is_of_training
 
 STACK = 8
@@ -91,8 +93,6 @@ class LoopNotes:
         self.record = LoopRecord()
         self._undo: list[Undo] = []
         self._begun = 0
-        self.inputs: Callable[[Any, Any], None] = lambda args, kwargs: None
-        """Receives the inputs of models in training calls."""
         self.watched: WeakList[torch.nn.Module] = WeakList()
         """Root models all of whose calls are seen."""
 
@@ -146,7 +146,8 @@ class LoopNotes:
         shape = self.record.training_call(args, kwargs, lead=number == 0)
         if shape is not None:
             self.notes.inputs(number, shape)
-        self.inputs(args, kwargs)
+            with without_modes(), past_overrides():
+                self.notes.padding(number, args, kwargs)
 
     def _evaluates(
         self, model: torch.nn.Module, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -101,7 +101,7 @@ class ProfileWatch(Watcher):
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self.loop.batch(loader, batch, wait_s)
-        self.count.batch(loader, batch)
+        self.count.batch(batch)
         return batch
 
     def model_found(

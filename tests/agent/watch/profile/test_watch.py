@@ -141,23 +141,33 @@ PERCEIVED = """
 import torch
 from torch import nn
 
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 16), nn.Linear(16, 16)
+    def forward(self, ids):
+        return self.out(self.words(ids).mean(1))
+
 torch.manual_seed(0)
-model = nn.Linear(16, 16)
+model = Words()
 perceives = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).requires_grad_(False).eval()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for step in range(160):
-    x = torch.randn(8, 16)
-    loss = (perceives(model(x)) - perceives(x)).square().mean()
+    x, ids = torch.randn(8, 16), torch.randint(1, 9, (8, 64))
+    ids[:, 16:] = 0
+    loss = (perceives(model(ids)) - perceives(x)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 """
 
 
-def test_a_frozen_network_behind_the_loss_is_no_evaluation(tmp_path: Path) -> None:
-    seen = profile(PERCEIVED, tmp_path)
-    assert seen.seen.eval_where is None
-    assert all(step.eval_s == 0 for step in seen.of(wire.StepTaken))
+def test_a_frozen_network_is_no_evaluation_and_padding_is_measured(tmp_path: Path) -> None:
+    run = profile(PERCEIVED, tmp_path)
+    assert run.seen.eval_where is None
+    assert all(step.eval_s == 0 for step in run.of(wire.StepTaken))
+    (job,) = run.of(wire.JobSeen)
+    assert job.facts.models[0].padded == 0.75
 
 
 def test_a_sound_program_goes_on_as_without_flatout_and_has_its_figures(

@@ -17,7 +17,6 @@ from machines.healthy import a100, changed, container, cpu_server, workstation
 
 PINNED = "copy-host-to-device-pinned"
 SLOW, FAST = cpu_row("memory-cpu", 14.0), cpu_row("memory-cpu", 62.0)
-ALL = {"cpu__cores": 16, "cpu__logical_cores": 16}
 SERVER = changed(cpu_server(), cpu__cores=64, cpu__logical_cores=64)
 
 
@@ -276,42 +275,6 @@ def test_silent_where_all_pairs_are_fast_or_nothing_was_measured() -> None:
     assert findings("HW035", benched(a100()), a100()) == ()
 
 
-def test_a_quota() -> None:
-    machine = changed(cpu_server(), cpu__cores=2, cpu__logical_cores=64, cpu__quota_cores=2.5)
-    finding = only("HW036", with_rows(benched(machine), FAST), machine)
-    assert finding.severity is Severity.NOTE
-    assert "2 cores of the machine's 64" in finding.title
-    assert "quota is 2.5" in finding.evidence
-
-
-def test_silent_where_most_are_there_or_the_cpu_was_not_measured() -> None:
-    machine = changed(cpu_server(), cpu__cores=2, cpu__logical_cores=64)
-    assert findings("HW036", benched(machine), machine) == ()
-    assert findings("HW036", with_rows(benched(cpu_server()), FAST), cpu_server()) == ()
-    unknown = changed(machine, cpu__logical_cores=None)
-    assert findings("HW036", with_rows(benched(unknown), FAST), unknown) == ()
-
-
-def test_one_channel() -> None:
-    machine = changed(workstation(), **ALL)
-    finding = only("HW037", with_rows(benched(machine), SLOW), machine)
-    assert "14 GB/s" in finding.evidence
-    assert "dmidecode" in finding.cure.commands[0]
-
-
-def test_silent_where_it_is_fast_few_cores_ask_or_others_do() -> None:
-    machine = changed(workstation(), **ALL)
-    assert findings("HW037", with_rows(benched(machine), FAST), machine) == ()
-    assert findings("HW037", benched(machine), machine) == ()
-    for changes in (
-        {"cpu__cores": 2, "cpu__logical_cores": 2},
-        {"cpu__cores": 8, "cpu__logical_cores": 64},
-        {**ALL, "container__virtual_machine": "kvm"},
-    ):
-        machine = changed(workstation(), **changes)
-        assert findings("HW037", with_rows(benched(machine), SLOW), machine) == ()
-
-
 def halves(half: float, whole: float) -> Benched:
     rows = (
         cpu_row("matmul-cpu-bf16", half, "TFLOP/s"),
@@ -337,42 +300,6 @@ def test_silent_where_it_gains_or_the_cpu_has_none() -> None:
     assert len(findings("HW038", halves(1.0, 1.0), avx)) == 1
     none = changed(cpu_server(), cpu__amx_bf16=False, cpu__avx512_bf16=False)
     assert findings("HW038", halves(0.3, 1.0), none) == ()
-
-
-def test_a_slow_governor() -> None:
-    machine = changed(a100(), cpu__governor="powersave", cpu__scaling_driver="acpi-cpufreq")
-    finding = only("HW039", giving(benched(machine), "launch-rate", 40_000.0), machine)
-    assert "25 us for each" in finding.title
-    assert finding.cure.commands == ("sudo cpupower frequency-set -g performance",)
-
-
-def test_without_a_cause_there_is_no_command() -> None:
-    machine = changed(a100(), cpu__governor="powersave", cpu__scaling_driver="intel_pstate")
-    finding = only("HW039", giving(benched(machine), "launch-rate", 40_000.0), machine)
-    assert finding.cure.commands == ()
-
-
-def test_silent_where_one_device_shows_that_the_host_is_fast() -> None:
-    assert (
-        findings("HW039", giving(benched(a100()), "launch-rate", 40_000.0, ["cuda:1"]), a100())
-        == ()
-    )
-
-
-def test_a_network_disk() -> None:
-    machine = changed(
-        workstation(), disks__0__use="work", disks__0__file_system="nfs4", disks__0__network=True
-    )
-    finding = only("HW040", with_rows(benched(machine), cpu_row("disk-read", 0.06)), machine)
-    assert finding.severity is Severity.NOTE
-    assert "60 MB/s" in finding.title
-    assert "nfs4; over the network" in finding.evidence
-
-
-def test_silent_where_it_is_fast_or_was_not_measured() -> None:
-    machine = workstation()
-    assert findings("HW040", with_rows(benched(machine), cpu_row("disk-read", 2.0)), machine) == ()
-    assert findings("HW040", benched(machine), machine) == ()
 
 
 @pytest.mark.parametrize("name", ["a100", "A100-SXM", "NVIDIA A100-SXM4-80GB"])

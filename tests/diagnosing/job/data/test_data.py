@@ -9,13 +9,11 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
-from diagnosing.job.made_parts import CPU_OPERATORS_MS
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind, HostLine, HostTime
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Gap, Operator, Profile
-from flatout_agent.wire import PaddingSeen
 
 WAITING = {Kind.WAIT_DATA: 260.0}
 
@@ -193,48 +191,24 @@ def test_the_line_of_the_data_set_and_what_it_calls() -> None:
     assert made.saved_ms(finding, slow) == pytest.approx(0.45 * step_ms, rel=0.01)
 
 
-PADDING = PaddingSeen(
-    "train.py:37",
-    "[0][0]",
-    "16x160",
-    length=160,
-    longest=60,
-    padded=0.6,
-    filled=0.2,
-    s=0.24,
-    flops=0.9,
-)
+def padded(share: float, **changes: Any) -> Profile:
+    facts = {"job__models__0__padded": share, "job__models__0__compiled": False}
+    return made.cpu_profile(**facts, **changes)
 
 
-def padded(row: PaddingSeen | None, **changes: Any) -> Profile:
-    return made.cpu_profile(seen__flow=made.flow(padding=row), **changes)
-
-
-def test_padded_to_a_fixed_length() -> None:
-    job = padded(PADDING)
+def test_inputs_that_are_mostly_padding() -> None:
+    job = padded(0.6)
     finding = made.only(PADDED, job)
-    assert (finding.code, finding.where) == ("DATA011", "train.py:37")
-    assert "padded to 160" in finding.title
-    assert made.saved_ms(finding, job) == pytest.approx(0.8 * 0.6 * CPU_OPERATORS_MS, rel=0.01)
+    assert (finding.code, finding.boost) == ("DATA011", "trim-padding")
+    assert finding.where == (job.seen.loader_where if job.seen is not None else None)
+    assert "60% of the model's inputs" in finding.title
+    spent_ms = sum(row.host_ms for row in job.operators if row.kind is not Kind.OPTIMIZER)
+    assert made.saved_ms(finding, job) == pytest.approx(0.6 * spent_ms, rel=0.01)
 
 
-def test_where_and_how() -> None:
-    row = dataclasses.replace(PADDING, where=None, left=True, masked=True, constant=2)
-    job = padded(row, seen__loader_where=None, seen__model_where="train.py:64")
-    finding = made.only(PADDED, job)
-    assert finding.where == "train.py:64"
-    assert "mask" in finding.evidence
-    assert 'padding_side="left"' in made.changes(finding)
-
-
-def test_frames_of_features() -> None:
-    row = dataclasses.replace(PADDING, shape="8x48x1x24x24", length=48, longest=20, masked=True)
-    text = made.changes(made.only(PADDED, padded(row)))
-    assert "longest = max(len(row) for row in rows)" in text
-    assert "torch.full((len(rows), longest, ...), 0)" in text
-    last = dataclasses.replace(row, shape="8x80x400", length=400, longest=200)
-    text = made.changes(made.only(PADDED, padded(last)))
-    assert "longest = max(row.shape[-1] for row in rows)" in text
+def test_without_a_loader_the_models_line_is_named() -> None:
+    job = padded(0.6, seen__loader_where=None, seen__model_where="train.py:64")
+    assert made.only(PADDED, job).where == "train.py:64"
 
 
 def rows(**changes: object) -> Profile:
@@ -300,9 +274,8 @@ SILENT = [
     (PREPARED, prepared(0.04)),
     (PREPARED, made.changed(prepared(0.5), job__loaders__0__num_workers=2)),
     (PREPARED, dataclasses.replace(prepared(0.5), host=None)),
-    (PADDED, padded(dataclasses.replace(PADDING, padded=0.2))),
-    (PADDED, padded(dataclasses.replace(PADDING, s=0.001))),
-    (PADDED, padded(None)),
+    (PADDED, padded(0.2)),
+    (PADDED, made.cpu_profile(job=None)),
     *(
         (SINGLY, rows(**changes))
         for changes in (

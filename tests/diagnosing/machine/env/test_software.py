@@ -5,7 +5,7 @@ import pytest
 from flatout.diagnosing.machine.env import software
 from flatout.nouns.interpreter import Torch
 from machines.healthy import changed, cpu_server, gpu, laptop, mac, rocm, torch, workstation
-from machines.software import arc, toolkit
+from machines.software import arc
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,6 @@ def test_what_differs_in_the_numbers_that_both_give() -> None:
     assert not software.differ("9.10.2", "9.10.2.21")
     assert not software.differ("9", "9.10.2")
     assert not software.differ(None, "9.10.2")
-
-
-def test_the_toolkit_that_a_build_takes() -> None:
-    home, path = toolkit("11.8", cuda_home=True), toolkit("12.4", on_path=0)
-    later = toolkit("12.8", on_path=1)
-    assert software.active_toolkit(changed(cpu_server(), toolkits=(later, path, home))) == home
-    assert software.active_toolkit(changed(cpu_server(), toolkits=(later, path))) == path
-    assert software.active_toolkit(changed(cpu_server(), toolkits=(toolkit("12.8"),))) is None
 
 
 @pytest.mark.parametrize(

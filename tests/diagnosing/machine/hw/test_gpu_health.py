@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnosing.machine.asking import commands, findings, only
+from diagnosing.machine.asking import commands, each, findings, only
 from flatout.diagnosing.diagnose import diagnose
 from flatout.nouns.finding import Severity
 from flatout.nouns.machine import Xid
@@ -92,15 +92,17 @@ def test_all_of_a_node() -> None:
     assert finding.cure.commands == ("sudo nvidia-smi -i 0,1,2,3,4,5,6,7 -pl 400",)
 
 
+def test_a_limit_is_lowered_by_a_twentieth_and_set_to_each_cards_default() -> None:
+    assert only("HW003", changed(workstation(), gpus__0__power_limit_w=427.0))
+    facts = {"gpus__all__power_limit_w": 200.0, "gpus__1__power_limit_default_w": 300.0}
+    two = only("HW003", changed(workstation(), gpus=(gpu(0), gpu(1)), **facts))
+    assert [line[-6:] for line in two.cure.commands] == ["pl 450", "pl 300"]
+
+
 def test_amd() -> None:
     facts = {"gpus__all__power_limit_default_w": 750.0, "gpus__2__power_limit_w": 400.0}
     finding = only("HW003", changed(rocm(), **facts))
     assert finding.cure.commands == ("sudo rocm-smi -d 2 --resetpoweroverdrive",)
-
-
-def test_silent_within_five_percent() -> None:
-    assert findings("HW003", changed(workstation(), gpus__0__power_limit_w=430.0)) == ()
-    assert findings("HW003", changed(workstation(), gpus__0__power_limit_w=600.0)) == ()
 
 
 def test_a_laptop_on_battery_is_a_note() -> None:
@@ -238,10 +240,6 @@ def test_beyond_repair(facts: dict[str, object]) -> None:
     assert "nvidia-bug-report.sh" in commands(finding)
 
 
-def test_some_retired_pages_are_ordinary() -> None:
-    assert findings("HW006", changed(a100(), gpus__2__retired_pages=3)) == ()
-
-
 def logged(*errors: Xid) -> Any:
     return changed(h100(), kernel__xids=errors)
 
@@ -304,3 +302,21 @@ def test_all_of_its_connections_where_its_sisters_have_theirs() -> None:
 def test_cards_that_lack_the_bridge_are_fine() -> None:
     facts = {"gpus__all__nvlinks": 0, "gpus__all__nvlinks_down": 4}
     assert findings("HW016", changed(workstation(), **facts)) == ()
+
+
+SILENT: dict[str, list[Any]] = {
+    "HW003": [
+        # silent within five percent
+        changed(workstation(), gpus__0__power_limit_w=430.0),
+        changed(workstation(), gpus__0__power_limit_w=600.0),
+    ],
+    "HW006": [
+        # some retired pages are ordinary
+        changed(a100(), gpus__2__retired_pages=3),
+    ],
+}
+
+
+@pytest.mark.parametrize(("code", "machine"), each(SILENT))
+def test_nothing_is_told(code: str, machine: Any) -> None:
+    assert findings(code, machine) == ()

@@ -1,14 +1,10 @@
-"""Batches are padded far beyond their longest row.
+"""Much of what the model is given is padding.
 
 ## What it sees
 
-An input of the model in which the last (or first) quarter of the length or more, on average over
-the watched batches, is the same whole number in all rows: numbers of words (batch x length), or
-frames of features (batch x length x ...; also with the length last if lengths are given). A mask of
-rows and length, the rows' lengths among the inputs, the `padding_idx` of an embedding, or rows of
-different lengths that never contain the number show that it is padding. A model with weights for
-this very length is left alone. The line named is the one that fixes the length: in the loader if
-that makes the batch.
+A quarter or more of the model's inputs, on average over the first batches, that need not be
+computed: numbers of words (batch x length) whose rows end with the same number, as far as the batch
+could be cut to its longest row (on a CPU: parted into rows of about the same length).
 
 ## Why it matters
 
@@ -19,8 +15,9 @@ that of attention with its square.
 
 Pad each batch to its longest row, in `collate_fn` (`torch.nn.utils.rnn.pad_sequence`,
 `DataCollatorWithPadding`); rows of similar length in a batch (sorted, or in buckets) leave even
-less. Cut an input that is already padded: `ids[:, :longest]`. The gain: that share of the length,
-of the time of all operators that work on the whole length, though attention saves more.
+less. Cut an input that is already padded: `ids[:, :longest]`. The boost trim-padding does so
+without an edit. The gain: that share of the time of all operators but the optimizer's, though
+attention saves more.
 
 ## References
 
@@ -33,78 +30,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, flow, savings
+from flatout.diagnosing.job import device_time, operators, savings
 from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
-from flatout_agent.wire import PaddingSeen
 
 CHECK = Check(code="DATA011", severity=Severity.WARNING, since="0.2.0")
 LEAST = 0.25
-"""Share of the length beyond the longest row."""
+"""Share of the inputs."""
+UNCERTAINTY = 0.4
+"""Some operators do not grow with the length, attention grows with its square."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for the input."""
-    seen = flow.of(profile)
-    row = seen.padding if seen is not None else None
-    if seen is None or row is None or row.padded < LEAST:
+    """One finding for the model with the most padding."""
+    models = profile.job.models if profile.job is not None else ()
+    padded = max((model.padded for model in models), default=0.0)
+    if padded < LEAST:
         return
-    took, words = flow.unread_ms(profile, seen, row)
+    computing = [row for row in profile.operators if row.kind is not Kind.OPTIMIZER]
+    took = operators.total(profile, computing)
     saving = device_time.of_device(
         profile,
-        took * row.padded,
-        f"operators on the whole length take {words}; {units.share(row.padded)} of the length is "
-        f"padding in all rows of a batch: {units.milliseconds(took * row.padded)}",
+        took * padded,
+        f"{units.share(padded)} of the {units.milliseconds(took)} in operators without the "
+        f"optimizer's: {units.milliseconds(took * padded)}",
     )
     if not saving.worth:
         return
-    length = row.length
+    seen = profile.seen
+    where = (seen.loader_where or seen.model_where) if seen is not None else None
     yield Diagnosis(
-        title=f"batches are padded to {length}, though the longest row seen has {row.longest}",
-        evidence=f"an input {row.shape} {'begins' if row.left else 'ends'} with {row.constant} in "
-        f"all rows for {units.share(row.padded)} of its length{_mask(row)}; "
-        f"{units.share(row.filled)} of the input is no padding",
+        title=f"{units.share(padded)} of the model's inputs is padding",
+        evidence=f"on average over the first batches, {units.share(padded)} of the inputs need not "
+        "be computed: they end with the same number in all rows",
         cure=Cure(
             "Pad each batch to its own longest row, in collate_fn; put rows of similar length "
             "into one batch.",
-            savings.lines(_where(profile, row), *_change(row)),
+            savings.lines(
+                where,
+                "ids = torch.full((len(rows), length), 0)",
+                "ids = pad_sequence(rows, batch_first=True)",
+            ),
         ),
         severity=saving.severity,
-        where=_where(profile, row),
+        where=where,
+        boost=savings.boost(profile, "trim-padding"),
         saves_ms=saving.ms,
         reason=saving.reason,
+        uncertainty=UNCERTAINTY,
     )
-
-
-def _mask(row: PaddingSeen) -> str:
-    return ", which a mask or lengths leave out" if row.masked else ""
-
-
-def _change(row: PaddingSeen) -> tuple[str, str] | tuple[str, str, str]:
-    """The line before and the lines after; each kind of frame needs its own code."""
-    sizes = row.shape.split("x")
-    if len(sizes) < 3:
-        return (
-            f"ids = torch.full((len(rows), {row.length}), {row.constant})",
-            f"ids = pad_sequence(rows, batch_first=True, padding_value={row.constant}{_side(row)})",
-        )
-    second = sizes[1] == str(row.length)
-    longest, before, after = ("len(row)", "", ", ...") if second else ("row.shape[-1]", "..., ", "")
-    return (
-        f"batch = torch.full((len(rows), {before}{row.length}{after}), {row.constant})",
-        f"longest = max({longest} for row in rows)",
-        f"batch = torch.full((len(rows), {before}longest{after}), {row.constant})",
-    )
-
-
-def _side(row: PaddingSeen) -> str:
-    return ', padding_side="left"' if row.left else ""
-
-
-def _where(profile: Profile, row: PaddingSeen) -> str | None:
-    """Where the batch is made, else taken from a loader, else given to the model."""
-    watched = profile.seen
-    if row.where is not None or watched is None:
-        return row.where
-    return watched.loader_where or watched.model_where

@@ -9,8 +9,8 @@ two consecutive steps is followed; anything that the second takes from the first
 
 ## Why it matters
 
-The work is wasted. A second forward pass costs a third of a training step; on the same input it
-repeats a known result, and in training mode it moves the statistics of batch norm twice.
+The work is wasted. A second forward pass costs a third of a training step, and in training mode it
+moves the statistics of batch norm twice.
 
 ## Cure
 
@@ -57,7 +57,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         yield Diagnosis(
             title=_title(row),
             evidence=f"{row.calls:.3g} a step, {words}; no backward pass, no read by the host and "
-            "no variable that outlives the step takes the result" + _first(row),
+            "no variable that outlives the step takes the result"
+            + (f"; it calls {row.module}" if row.module else ""),
             cure=_cure(row),
             severity=saving.severity,
             where=row.where,
@@ -71,25 +72,10 @@ def _title(row: UnreadSeen) -> str:
         return "derivatives are computed by torch.autograd.grad, and nobody reads them"
     if not row.what.endswith("()"):
         return f"the result of {row.what} is read by nobody"
-    again = "a second time on the same input, and " if row.same_input and not row.module else ""
-    return f"{row.what.removesuffix('()')} is called {again}{'' if again else 'and '}" + (
-        "nobody reads the result"
-    )
-
-
-def _first(row: UnreadSeen) -> str:
-    calls = f"; it calls {row.module}" if row.module else ""
-    if not row.same_input or row.first_where is None:
-        return calls
-    return f"{calls}; the call at {row.first_where} gives the same"
+    return f"{row.what.removesuffix('()')} is called and nobody reads the result"
 
 
 def _cure(row: UnreadSeen) -> Cure:
-    if row.same_input and not row.module:
-        return Cure(
-            "Remove this call; where its result is needed, use that of the first one.",
-            savings.lines(row.where, "again = model(x)"),
-        )
     if row.what == GRADIENTS:
         return Cure(
             "Compute these derivatives only in the steps that read them, or remove them.",

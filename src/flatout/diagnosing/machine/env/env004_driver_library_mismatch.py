@@ -42,7 +42,7 @@ CHECK = Check(
     code="ENV004",
     severity=Severity.ERROR,
     since="0.2.0",
-    hides=("ENV005", "ENV015", "ENV019", "ENV025"),
+    hides=("ENV005", "ENV019", "ENV025"),
 )
 COMBINATION = "unsupported display driver / cuda driver combination"
 

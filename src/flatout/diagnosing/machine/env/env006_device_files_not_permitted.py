@@ -40,7 +40,7 @@ CHECK = Check(
     code="ENV006",
     severity=Severity.ERROR,
     since="0.2.0",
-    hides=("ENV015", "ENV017", "ENV019", "ENV025"),
+    hides=("ENV017", "ENV019", "ENV025"),
 )
 NEEDED = re.compile(r"/dev/nvidia(\d+|ctl|-uvm)")
 

@@ -40,7 +40,7 @@ CHECK = Check(
     code="ENV007",
     severity=Severity.ERROR,
     since="0.2.0",
-    hides=("ENV015", "ENV019", "ENV025"),
+    hides=("ENV019", "ENV025"),
 )
 
 UVM = "/dev/nvidia-uvm"

@@ -40,7 +40,7 @@ CHECK = Check(
     code="ENV011",
     severity=Severity.ERROR,
     since="0.2.0",
-    hides=("ENV006", "ENV007", "ENV014", "ENV015", "ENV017", "ENV019", "ENV025"),
+    hides=("ENV006", "ENV007", "ENV017", "ENV019", "ENV025"),
 )
 
 # Kind of container -> what starts it with a GPU; IMAGE and COMMAND are the user's own.

@@ -37,7 +37,7 @@ CHECK = Check(
     code="ENV012",
     severity=Severity.ERROR,
     since="0.2.0",
-    hides=("ENV004", "ENV015", "ENV019", "ENV025"),
+    hides=("ENV004", "ENV019", "ENV025"),
 )
 RIGHT_FOLDER = "/usr/lib/wsl/"
 NO_DRIVER = ("/stubs/", "/compat/")

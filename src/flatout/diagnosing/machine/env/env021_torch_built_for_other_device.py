@@ -38,7 +38,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.interpreter import Torch
 from flatout.nouns.machine import Machine
 
-CHECK = Check(code="ENV021", severity=Severity.ERROR, since="0.2.0", hides=("ENV025", "ENV033"))
+CHECK = Check(code="ENV021", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 

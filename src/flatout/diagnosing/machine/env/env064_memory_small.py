@@ -2,23 +2,26 @@
 
 ## What it sees
 
-Less main memory (or a cgroup limit) than the largest GPU has, or less than 8 GiB at all: a warning.
-Less than all GPUs have together: a note. GPUs divided by MIG do not count.
+- Less main memory (or a cgroup limit) than the largest GPU has, or less than 8 GiB at all: a
+  warning. Less than all GPUs have together: a note. GPUs divided by MIG do not count.
+- In WSL 2 instead: less than 16 GiB, or less than the largest GPU has.
 
 ## Why it matters
 
 Checkpoints and datasets pass through main memory, and each loader worker takes its share. Where it
 is smaller than the GPU's, torch.load of a large checkpoint is killed by the kernel, and offloading
-does not help.
+does not help. To WSL 2, which is a virtual machine, Windows gives half of its memory by default.
 
 ## Cure
 
-More memory or a higher limit. With little memory these work: torch.load(mmap=True), safetensors,
-fewer loader workers, memory-mapped datasets.
+More memory or a higher limit; for WSL 2 a larger number in .wslconfig in the Windows home folder.
+With little memory these work: torch.load(mmap=True), safetensors, fewer loader workers,
+memory-mapped datasets.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/generated/torch.load.html
+- https://learn.microsoft.com/windows/wsl/wsl-config
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from flatout.nouns.machine import Machine
 CHECK = Check(code="ENV064", severity=Severity.WARNING, since="0.2.0")
 GIB = 2**30
 LITTLE = 8 * GIB
+LITTLE_IN_WSL = 16 * GIB
 ROUNDING = 0.93
 """The kernel shows slightly less memory than was sold as 8 GiB."""
 
@@ -43,17 +47,23 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     total, limit = machine.memory.total_bytes, machine.memory.limit_bytes
     if total is None:
         return
-    usable = total if limit is None else min(total, limit)
     whole = (gpu for gpu in devices.own_memory(machine) if not gpu.mig)  # a slice is far smaller
     on_gpus = [gpu.memory_bytes or 0 for gpu in whole]
-    largest, together = max(on_gpus, default=0), sum(on_gpus)
-    enough = max(LITTLE, together) * ROUNDING
-    if usable >= enough:
+    if machine.container.wsl == 2 and total < max(LITTLE_IN_WSL, *on_gpus, 0) * ROUNDING:
+        yield _in_wsl(total, max(on_gpus, default=0))
         return
-    few = usable < max(LITTLE, largest) * ROUNDING
+    usable = total if limit is None else min(total, limit)
+    if usable < max(LITTLE, sum(on_gpus)) * ROUNDING:
+        yield _small(machine, usable, on_gpus)
+
+
+def _small(machine: Machine, usable: int, on_gpus: list[int]) -> Diagnosis:
+    total, limit = machine.memory.total_bytes, machine.memory.limit_bytes
+    together = sum(on_gpus)
+    few = usable < max(LITTLE, *on_gpus, 0) * ROUNDING
     owners = "the GPUs have" if len(on_gpus) > 1 else "the GPU has"
     against = f": less than {owners}" if usable < together * ROUNDING else ""
-    yield Diagnosis(
+    return Diagnosis(
         title=f"{units.size(usable)} of main memory{against}",
         evidence=f"main memory {units.size(total)}"
         + (f", limited to {units.size(limit)} by the cgroup" if limit is not None else "")
@@ -74,3 +84,23 @@ def _commands(machine: Machine) -> tuple[str, ...]:
     if machine.container.kind == "kubernetes":
         return ("# In the pod's specification: raise resources.limits.memory",)
     return (f"# On the host: docker run --memory={total * 9 // 10 // GIB}g ...",)
+
+
+def _in_wsl(total: int, largest: int) -> Diagnosis:
+    gibibytes = -(-max(LITTLE_IN_WSL, largest) * 5 // 4 // GIB)
+    return Diagnosis(
+        title=f"WSL 2 has only {units.size(total)} of memory",
+        evidence=f"main memory of WSL {units.size(total)}"
+        + (f"; the GPU has {units.size(largest)}" if largest else ""),
+        cure=Cure(
+            f"If Windows has more than {gibibytes} GiB, give WSL {gibibytes} GiB; choose less "
+            "otherwise. The last line ends this WSL session.",
+            (
+                "# Look first: a .wslconfig may have other settings under [wsl2]",
+                'FILE="$(wslpath "$(cmd.exe /c "echo %USERPROFILE%" | tr -d \'\\r\')")/.wslconfig"',
+                'cat "$FILE"',
+                rf"""printf '[wsl2]\nmemory={gibibytes}GB\n' >> "$FILE" """.strip(),
+                "wsl.exe --shutdown",
+            ),
+        ),
+    )

@@ -17,7 +17,7 @@ from flatout.knowledge.compat import pytorch
 from flatout.nouns.errors import UserError
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.interpreter import Package, Torch
-from flatout.nouns.machine import CudaToolkit, Library, Machine
+from flatout.nouns.machine import Library, Machine
 
 INTEGRATED_BYTES = 4 * 2**30
 """A GPU that reports less memory of its own counts as integrated."""
@@ -201,18 +201,6 @@ def torch_target(machine: Machine) -> Target:
     """The Target for torch's companion packages: with the manager that installed torch."""
     by_conda = machine.torch is not None and machine.torch.installer == "conda"
     return target.of(machine) if by_conda else pip_target(machine)
-
-
-def active_toolkit(machine: Machine) -> CudaToolkit | None:
-    """The CUDA toolkit that building an extension uses, in torch's own search order."""
-    toolkits = machine.toolkits or ()
-    by_home = [toolkit for toolkit in toolkits if toolkit.cuda_home]
-    by_path = sorted(
-        (toolkit for toolkit in toolkits if toolkit.on_path is not None),
-        key=lambda toolkit: toolkit.on_path or 0,
-    )
-    by_default = [toolkit for toolkit in toolkits if toolkit.path == "/usr/local/cuda"]
-    return next(iter([*by_home, *by_path, *by_default]), None)
 
 
 def shortened(text: str, length: int = 100) -> str:

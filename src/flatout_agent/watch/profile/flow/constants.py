@@ -36,11 +36,6 @@ class FlowConstants:
         self._entered: dict[int, FlowConstant] = {}
         self._hashed = 0
 
-    @property
-    def digesting(self) -> bool:
-        """Whether bytes are still compared."""
-        return self._hashed < MOST_BYTES
-
     def operator(
         self,
         node: FlowNode,

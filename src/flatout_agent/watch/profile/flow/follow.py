@@ -22,7 +22,6 @@ from flatout_agent.watch.profile.flow.constants import FlowConstants
 from flatout_agent.watch.profile.flow.doubles import FlowDoubles
 from flatout_agent.watch.profile.flow.lines import FlowLines
 from flatout_agent.watch.profile.flow.notes import FlowNotes, fields
-from flatout_agent.watch.profile.flow.numbers import FlowNumbers
 from flatout_agent.watch.profile.flow.records import (
     FlowCall,
     FlowLine,
@@ -85,7 +84,6 @@ class Flow:
         """Lines on which the program reads values that change."""
         self.doubles = FlowDoubles()
         self.book = StorageBook(models, weights, in_loader, self.doubles)
-        self.numbers = FlowNumbers(self.book.owned)
         self.values = FlowValues(models)
         self.constants = FlowConstants(self.nodes)
         self._in_loader = in_loader
@@ -122,21 +120,14 @@ class Flow:
         """Whether it follows what this thread does."""
         return self.going and threading.get_ident() == self._thread
 
-    def batch(self, batch: Any, loader: Any = None) -> None:
+    def batch(self, batch: Any) -> None:
         """A loader has given this batch."""
-        self.notes.batch(loader)
         if self.going:
             self._safely(self._note_batch, batch)
 
     def _note_batch(self, batch: Any) -> None:
         for path, tensor in fields(batch):
             self.book.batch(path, tensor)
-
-    def inputs(self, args: Any, kwargs: Any) -> None:
-        """A model is about to be called in training."""
-        if self.going:
-            with past_overrides():
-                self.notes.inputs(args, kwargs, self._maker)
 
     def _maker(self, tensor: torch.Tensor) -> int:
         """The operator that made its value, or -1 if none was seen here."""
@@ -186,9 +177,6 @@ class Flow:
         signature = self.constants.operator(node, stated, uses, given, results)
         wide = self.doubles.widened(node, uses, results)
         self._adopt(node, made, FlowValue(node.constant, signature, wide))
-        digested = self.constants.digesting and results and results[0].device.type == "cpu"
-        lifted = signature if digested else None
-        self.numbers.operator(len(self.nodes), node, stated, given, uses.unknown, lifted)
         self.notes.operator(len(self.nodes), node, results)
         self.values.operator(len(self.nodes), node, args, uses.tensors)
         self.nodes.append(node)
@@ -272,11 +260,9 @@ class Flow:
             type(module).__name__,
             self._lines.where(chain),
             not self._open,
-            torch.is_grad_enabled(),
             self.step,
             len(self.nodes),
             chain=chain,
-            onwards=any(tensor.requires_grad for tensor in tensors(args)),
         )
         self.notes.called(module, args, call.root)
         self._open.append(call)
@@ -311,7 +297,11 @@ class Flow:
 
     def _note_pass(self, item: FlowPass, args: Any) -> None:
         item.chain = self._stack()
-        for root in tensors(args[:1]) if not item.gives else ():
+        roots, inputs = tensors(args[:1]), tensors(args[4:5])
+        item.of_weights = bool(inputs) and all(tensor.is_leaf for tensor in inputs)
+        if len(roots) == 1 and roots[0].numel() == 1:
+            item.root = self._maker(roots[0])
+        for root in roots if not item.gives else ():
             state = self.book.of(root) if root.numel() > 1 else None
             if state is not None and state.node >= 0:
                 # The program supplies the first gradient, so no operator reads the output that it
@@ -327,7 +317,6 @@ class Flow:
         state = self.book.of(tensor)
         if state is None:
             return
-        self.numbers.exposed(tensor)
         if not state.constant:
             self.read_at.update(self._stack()[:1])
         if tensor.device.type != "cpu":

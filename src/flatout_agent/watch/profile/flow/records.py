@@ -106,14 +106,11 @@ class FlowCall:
     kind: str
     where: str | None
     root: bool
-    gradients: bool
     step: int
     begin: int
     end: int = -1
     chain: Stack = ()
     """The calling line, and those that led to it."""
-    onwards: bool = False
-    """Whether its input needs a gradient, so a backward pass goes on through it."""
 
 
 @dataclass(slots=True)
@@ -130,6 +127,10 @@ class FlowPass:
     graph: bool
     """Whether create_graph=True was given."""
     end: int = -1
+    root: int = -1
+    """The operator that made the one number that is differentiated, or -1 if there is none."""
+    of_weights: bool = False
+    """Whether it is asked for the gradients of leaves only, which `backward` leaves in `.grad`."""
 
     @property
     def where(self) -> str | None:

@@ -15,7 +15,6 @@ from flatout_agent.watch.profile.flow.questions.constants import constants
 from flatout_agent.watch.profile.flow.questions.embeddings import embeddings
 from flatout_agent.watch.profile.flow.questions.gradients import unused_gradients
 from flatout_agent.watch.profile.flow.questions.ignored import ignored
-from flatout_agent.watch.profile.flow.questions.padding import padding
 from flatout_agent.watch.profile.flow.questions.recomputed import recomputed
 from flatout_agent.watch.profile.flow.questions.repeats import repeats
 from flatout_agent.watch.profile.flow.questions.unread import unread
@@ -73,7 +72,6 @@ def _noted(flow: Flow) -> dict[str, Any]:
         "embeddings": embeddings(flow),
         "ignored": ignored(flow) if not flow.unseen else (),
         "recomputed": recomputed(flow),
-        "padding": padding(flow),
     }
 
 

@@ -58,8 +58,12 @@ def of_loss(
     return of_two(flow, [model] if modelled else [], step)
 
 
+def text(where: str | None) -> str:
+    """The source of a line."""
+    file, _, line = (where or "").rpartition(":")
+    return linecache.getline(file, int(line)).strip()
+
+
 def mark(where: str | None) -> str:
     """What the line's remark says."""
-    assert where is not None
-    file, _, line = where.rpartition(":")
-    return linecache.getline(file, int(line)).strip().rpartition("# ")[2]
+    return text(where).rpartition("# ")[2]

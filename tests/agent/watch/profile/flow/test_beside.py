@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import linecache
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from agent.watch.profile.flow.steps import of_two
+from agent.watch.profile.flow.steps import mark, of_two
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow.follow import Flow
 
@@ -60,12 +59,6 @@ class Loop:
     def followed(self) -> wire.FlowSeen:
         self.step()
         return of_two(Flow([self.model], lambda: False), [self.model], self.step)
-
-
-def mark(where: str) -> str:
-    """What the line's remark says."""
-    file, _, line = where.rpartition(":")
-    return linecache.getline(file, int(line)).strip().rpartition("# ")[2]
 
 
 def told(seen: wire.FlowSeen) -> set[tuple[str, str]]:

@@ -52,7 +52,6 @@ def followed(
         for _ in range(2):
             x = torch.randn(WIDTH, WIDTH)
             flow.batch([x])
-            flow.inputs((x,), {})
             output = model(x, other)
             kept = inside(output)
             output.square().mean().backward()
@@ -95,7 +94,6 @@ def calls(followed: bool) -> tuple[list[str], list[str]]:
     with Noting() as mode:
         if followed:
             flow.batch([x])
-            flow.inputs((x,), {})
         model(torch.randn(WIDTH, WIDTH), x).square().mean().backward()
         (x + 1).tolist()
     if end is not None:

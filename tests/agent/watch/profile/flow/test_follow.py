@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import linecache
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from agent.watch.profile.flow.steps import of_two
+from agent.watch.profile.flow.steps import of_two, text
 from flatout_agent import wire
 from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow import constants, follow, hooks
@@ -51,12 +50,6 @@ class Loop:
         return of_two(Flow([self.model], lambda: False), [self.model], self.step, steps)
 
 
-def text(where: str | None) -> str:
-    """The source of a line."""
-    file, _, line = (where or "").rpartition(":")
-    return linecache.getline(file, int(line)).strip()
-
-
 def again(loop: Loop) -> Any:
     return loop.model(loop.x)  # a second time
 
@@ -66,16 +59,9 @@ def test_a_second_forward_pass_on_the_same_input() -> None:
     assert (row.what, row.calls) == ("again()", 1)
     assert row.module == "Sequential"
     assert text(row.where) == "self.variable = self.extra(self)", "the outermost call"
-    assert row.same_input
-    assert text(row.first_where) == "self.output = self.model(self.x)"
     assert 0.2 < row.flops < 0.4
     (row,) = Loop(lambda loop: loop.model(loop.x).softmax(1)).followed().unread
     assert row.what == "Sequential()", "what follows on the same line is told with it"
-
-
-def test_another_input_is_no_second_time() -> None:
-    (row,) = Loop(lambda loop: loop.model(torch.randn(256, WIDTH))).followed().unread
-    assert not row.same_input
 
 
 def test_a_part_of_a_model_that_nobody_reads() -> None:
@@ -277,16 +263,13 @@ def test_what_differs_is_no_constant(other: str) -> None:
 def test_a_batch_is_no_constant() -> None:
     loop = Loop()
     flow = Flow([loop.model], lambda: False)
-    end = counter([loop.model], flow)
-    assert end is not None
-    for _ in range(2):
+
+    def step() -> None:
         batch = {"x": torch.ones(256, WIDTH, dtype=torch.float64), "y": [torch.ones(3)]}
         flow.batch(batch)
         loop.model(batch["x"].float()).sum().backward()
-        flow.next_step()
-    end()
-    seen = results(flow)
-    assert seen is not None
+
+    seen = of_two(flow, [loop.model], step)
     assert seen.constants == ()
     assert [(row.what, row.part) for row in seen.doubles] == [("aten.ones", '["x"]')]
 
@@ -295,18 +278,13 @@ def test_a_batch_of_another_process_in_float64() -> None:
     loop = Loop()
     batch = [torch.ones(256, WIDTH, dtype=torch.float64)]
     flow = Flow([loop.model], lambda: False)
-    end = counter([loop.model], flow)
-    assert end is not None
-    flow.batch(batch)
-    (batch[0] * 2).float().sum().item()
-    flow.next_step()
-    end()
-    seen = results(flow)
-    assert seen is not None
-    ((what, where, part, count),) = [
-        (row.what, row.where, row.part, row.operators) for row in seen.doubles
-    ]
-    assert (what, where, part, count) == ("batch", None, "[0]", 2)
+
+    def step() -> None:
+        flow.batch(batch)
+        (batch[0] * 2).float().sum().item()
+
+    (row,) = of_two(flow, [loop.model], step, steps=1).doubles
+    assert (row.what, row.where, row.part, row.operators) == ("batch", None, "[0]", 2)
 
 
 def test_where_float64_enters() -> None:
@@ -373,18 +351,15 @@ def test_an_error_of_a_model_is_the_programs() -> None:
 
     loop = Loop()
     flow = Flow([loop.model], lambda: False)
-    end = counter([loop.model], flow)
-    assert end is not None
-    with pytest.raises(ValueError, match="tensor"):
-        Fails()(torch.ones(1))
-    loop.step()
-    flow.next_step()
-    loop.step()
-    flow.next_step()
-    end()
-    seen = results(flow)
-    assert seen is not None
-    assert seen.unread == ()
+    fails = Fails()
+
+    def step() -> None:
+        if not flow.steps:
+            with pytest.raises(ValueError, match="tensor"):
+                fails(torch.ones(1))
+        loop.step()
+
+    assert of_two(flow, [loop.model], step).unread == ()
 
 
 class Parts(nn.Module):

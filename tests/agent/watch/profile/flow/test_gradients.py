@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from agent.watch.profile.flow.steps import of_two
+from agent.watch.profile.flow.steps import of_two, text
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.questions import gradients
@@ -66,11 +65,6 @@ def training(
         optimizer.step()
 
     return step
-
-
-def text(where: str | None) -> str:
-    file, _, line = (where or "").rpartition(":")
-    return linecache.getline(file, int(line)).strip()
 
 
 def test_a_backbone_that_is_not_trained() -> None:

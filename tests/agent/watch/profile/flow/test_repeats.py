@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from agent.watch.profile.flow.steps import of_two, text
 from flatout_agent import wire
 from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
@@ -99,29 +99,20 @@ class Running(nn.Module):
 def seen(model: nn.Module, prepare: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     weight = nn.Parameter(torch.ones(WIDTH))
     optimizer = torch.optim.SGD([weight, *model.parameters()], 0.01)
-    flow = Flow([model], lambda: False)
-    end = counter([model], flow)
-    assert end is not None
-    for _ in range(2):
+
+    def step() -> None:
         x = prepare(torch.randn(MANY, MANY, WIDTH))
         optimizer.zero_grad()
         (model(x) * weight).square().mean().backward()
         optimizer.step()
-        flow.next_step()
-    end()
-    assert flow.error is None
-    return results(flow)
+
+    return of_two(Flow([model], lambda: False), [model], step)
 
 
 def told(
     model: nn.Module, prepare: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
 ) -> tuple[wire.RepeatSeen, ...]:
     return seen(model, prepare).repeats
-
-
-def text(where: str) -> str:
-    file, _, line = where.rpartition(":")
-    return linecache.getline(file, int(line)).strip()
 
 
 def one_by_one(x: torch.Tensor) -> torch.Tensor:

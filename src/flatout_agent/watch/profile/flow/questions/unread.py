@@ -126,7 +126,6 @@ def _called(
         for index, stack in stacks.items()
         if (stack[-len(outer) :] == outer if at else _within(index, calls))
     ]
-    same = [_same_input(flow, call, live) for call in calls]
     functions = [line.function for line in reversed(first.chain[:at])]
     called = next((name for name in functions if not name.startswith("<")), "")
     return wire.UnreadSeen(
@@ -137,35 +136,12 @@ def _called(
         else len(calls),
         s=sum(node.s for node in nodes),
         flops=flops_share(flow, nodes),
-        same_input=all(call is not None for call in same),
-        first_where=next((call.where for call in same if call is not None), None),
         module=first.kind if called else "",
     )
 
 
 def _within(index: int, calls: Iterable[FlowCall]) -> bool:
     return any(call.begin <= index < call.end for call in calls)
-
-
-def _same_input(flow: Flow, dead: FlowCall, live: Collection[int]) -> FlowCall | None:
-    """A call of the same module on the same tensors that is read, or None if there is none."""
-    taken = _inputs(flow, dead)
-    for call in flow.calls:
-        same = (call.module, call.kind) == (dead.module, dead.kind)
-        if call is dead or not same or call.step or call.end <= call.begin:
-            continue
-        if any(index in live for index in range(call.begin, call.end)) and (
-            taken <= _inputs(flow, call)
-        ):
-            return call
-    return None
-
-
-def _inputs(flow: Flow, call: FlowCall) -> set[tuple[int, int]]:
-    """Storages and their versions that a call takes from outside of it."""
-    nodes = flow.nodes[call.begin : call.end]
-    own = {state.ref.cdata for node in nodes for state in node.made}
-    return {read for node in nodes for read in node.reads if read[0] not in own}
 
 
 def _lines(
