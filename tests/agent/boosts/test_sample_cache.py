@@ -24,6 +24,7 @@ from torch.utils.data import (
     random_split,
 )
 from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 import loaded
 from flatout_agent.apply.booster import Booster
@@ -246,6 +247,8 @@ def test_what_is_read_while_it_is_off_is_not_known() -> None:
     for _ in range(3):
         next(batches)
     applied.undo()
+    (iterator,) = job.iterators(loader)
+    assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
     for _ in range(4):
         next(batches)
     boost.apply(job, loader, {})
