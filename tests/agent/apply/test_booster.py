@@ -38,6 +38,8 @@ def test_what_took_hold_before_a_switch_is_not_idle_right_after_it(recorder: Rec
     booster.on(order)
     assert booster.idle("fast-dropout") is None, "no step was taken since"
     booster.on(wire.BoostOrder("fast-dropout", {"other": 1}))
+    assert [order.params for order, _ in booster.orders] == [{"other": 1}], "not beside the first"
+    assert len(booster.applied["fast-dropout"]) == 1
     assert booster.idle("fast-dropout") is not None, "with other parameters it is another"
     booster.off("fast-dropout")
     assert booster.idle("fast-dropout") is not None, "it has not drawn a mask until now"
