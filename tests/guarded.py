@@ -48,6 +48,19 @@ class Attending(nn.Module):
         return self.out(self.body(self.embed(x)))
 
 
+class Made(nn.Module):
+    """A model of these parts, which computes this."""
+
+    def __init__(self, compute: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.compute = compute
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compute(self, *args, **kwargs)
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(
         nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)

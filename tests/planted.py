@@ -130,6 +130,23 @@ def times(factor: float) -> Layer:
     return lambda call: lambda *args, **kwargs: call(*args, **kwargs) * factor
 
 
+def raising(error: Exception, when: Callable[[], bool] = lambda: True) -> Layer:
+    """A layer under which calls fail."""
+
+    def layer(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            if when():
+                raise type(error)(*error.args)
+            return call(*args)
+
+        return run
+
+    return layer
+
+
+NO_MEMORY = raising(torch.OutOfMemoryError("CUDA out of memory, as it were"))
+
+
 class Shift(nn.Module):
     """A module that gives what it is given, and more under the boost `layer`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import forked
 from agent_paths import INJECT
 from flatout_agent import wire
+from flatout_agent.tell.recorder import Recorder
 
 
 @dataclass
@@ -44,6 +45,17 @@ class AgentRun:
 
 
 RunAgent = Callable[..., AgentRun]
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    """Of this process. There must be no fault among its records."""
+    folder = tmp_path / "own records"
+    folder.mkdir()
+    found = Recorder(str(folder))
+    yield found
+    found._file.close()
+    assert not [path for path in folder.iterdir() if "fault" in path.read_text()]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One word for one thing: a public class name means one class in the whole project."""
+"""One word for one thing: a public class name means one class, a file's name what it owns."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def test_public_class_names_are_unique() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files[node.name].append(name(path))
     assert {word: where for word, where in files.items() if len(where) > 1} == {}
+
+
+def test_no_drawers_for_odds_and_ends() -> None:
+    forbidden = {"utils", "util", "common", "helpers", "misc", "tools", "other", "base"}
+    assert [name(path) for path in FILES if forbidden & set(path.with_suffix("").parts)] == []

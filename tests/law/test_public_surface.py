@@ -30,104 +30,38 @@ NAMES = [
     "to_device",
     "train_step",
 ]
-SCRIPT = ["--json", "--only", "--plan", "--python", "--skip", "--steps-left"]
-FILES = ["--force", "--json", "--write"]
-INSTALL = ["--apply", "--for", "--manager", "--mirror", "--python", "--shell", "--yes", *FILES]
+SCRIPT = "--json --only --plan --python --skip --steps-left"
+FILES = "--force --json --write"
 OPTIONS = {
-    "bench": ["--cached", "--device", "--expect", "--json", "--only", "--python", "--quick"],
-    "compare": ["--fail-above", "--json"],
-    "doctor": ["--deep", "--fail-on", "--json", "--machine", "--python", "--redact"],
-    "eject": ["--json", "--no-run", "--plan"],
-    "env": [],
-    "env docker": ["--for", "--mirror", "--python", *FILES],
-    "env hook": ["--json", "--remove"],
-    "env install": INSTALL,
-    "explain": ["--json", "--lang", "--python"],
-    "export": [
-        "--allow",
-        "--capture",
-        "--exact",
-        "--for",
-        "--install",
-        "--json",
-        "--limit",
-        "--model",
-        "--only",
-        "--out",
-        "--python",
-        "--skip",
-        "--threads",
-        "--triton",
-        "--weights",
-        "--yes",
-    ],
-    "launch": [
-        "--account",
-        "--cancel",
-        "--dry-run",
-        "--env",
-        "--follow",
-        "--gpus",
-        "--hosts",
-        "--image",
-        "--json",
-        "--list",
-        "--name",
-        "--no-follow",
-        "--no-plan",
-        "--nodes",
-        "--partition",
-        "--plan",
-        "--python",
-        "--queue",
-        "--ranks",
-        "--restarts",
-        "--set",
-        "--time",
-        "--yes",
-    ],
-    "memory": ["--gpus", "--json", "--limit", "--memory", "--nodes", "--python"],
-    "monitor": [
-        "--every",
-        "--exec",
-        "--follow",
-        "--json",
-        "--once",
-        "--port",
-        "--prometheus",
-        "--remote",
-        "--replay",
-        "--slurm",
-        "--speed",
-        "--web",
-        "--webhook",
-    ],
-    "profile": [
-        "--fail-above",
-        "--json",
-        "--no-bench",
-        "--plan",
-        "--python",
-        "--skip",
-        "--steps",
-        "--stop",
-    ],
-    "run": [
-        "--exact",
-        "--export",
-        "--gpus",
-        "--live",
-        "--no-plan",
-        "--no-trial",
-        "--nodes",
-        "--nodes-wait",
-        "--quiet",
-        "--ranks",
-        "--restarts",
-        "--scale-batch",
-        *SCRIPT,
-    ],
-    "tune": ["--budget", "--exact", "--seed", "--steps", "--why", *SCRIPT],
+    "bench": "--cached --device --expect --json --only --python --quick",
+    "compare": "--fail-above --json",
+    "doctor": "--deep --fail-on --json --machine --python --redact",
+    "eject": "--json --no-run --plan",
+    "env": "",
+    "env docker": f"--for --mirror --python {FILES}",
+    "env hook": "--json --remove",
+    "env install": f"--apply --for --manager --mirror --python --shell --yes {FILES}",
+    "explain": "--json --lang --python",
+    "export": (
+        "--allow --capture --exact --for --install --json --limit --model --only --out "
+        "--python --skip --threads --triton --weights --yes"
+    ),
+    "launch": (
+        "--account --cancel --dry-run --env --follow --gpus --hosts --image --json --list "
+        "--name --no-follow --no-plan --nodes --partition --plan --python --queue --ranks "
+        "--restarts --set --time --yes"
+    ),
+    "memory": "--gpus --json --limit --memory --nodes --python",
+    "monitor": (
+        "--every --exec --follow --json --once --port --prometheus --remote --replay --slurm "
+        "--speed --web --webhook"
+    ),
+    "profile": "--fail-above --json --no-bench --plan --python --skip --steps --stop",
+    "run": (
+        "--exact --export --gpus --live --no-plan --no-trial --nodes --nodes-wait --quiet "
+        f"--ranks --restarts --scale-batch {SCRIPT}"
+    ),
+    "tune": f"--budget --exact --seed --steps --why {SCRIPT}",
 }
 
 
@@ -162,7 +96,7 @@ def shown(command: str, *arguments: str) -> str:
 @pytest.mark.parametrize("command", OPTIONS)
 def test_options(command: str) -> None:
     found = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", shown(command, "--help"), flags=re.MULTILINE)
-    assert sorted(set(found) - {"--help"}) == sorted(OPTIONS[command])
+    assert sorted(set(found) - {"--help"}) == sorted(OPTIONS[command].split())
 
 
 @pytest.mark.parametrize("command", OPTIONS)

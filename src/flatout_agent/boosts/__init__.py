@@ -186,8 +186,3 @@ def require_cpu(model: Any) -> None:
     device = next((str(parameter.device.type) for parameter in model.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
-
-
-def default_params(boost: Boost) -> Params:
-    """The first value of each parameter."""
-    return {name: values[0] for name, values in boost.params.items()}

@@ -8,9 +8,7 @@ import multiprocessing
 import os
 import random
 import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,12 +25,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from discovered import discovered
 from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import loader_pin_memory, loader_workers
-from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 
@@ -126,24 +123,8 @@ LOADERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-@contextlib.contextmanager
-def agent() -> Iterator[tuple[Job, Booster]]:
-    """This process as a live run has it: loaders are seen, and may be switched in an epoch."""
-    with tempfile.TemporaryDirectory() as folder:
-        job, recorder = Job(), Recorder(folder)
-        job.handovers = weakref.WeakSet()
-        booster = Booster(job, (), recorder)
-        discovery = Discovery(job, Watcher(), booster, recorder)
-        discovery.install()
-        try:
-            yield job, booster
-        finally:
-            booster.undo()
-            discovery.remove()
-            torch.ones(1, requires_grad=True).sum().backward()  # with that, the last hook goes
-            recorder._file.close()
-            with open(os.path.join(folder, f"{os.getpid()}.jsonl")) as records:
-                assert "fault" not in records.read()
+def agent() -> contextlib.AbstractContextManager[tuple[Job, Booster]]:
+    return discovered(Watcher())
 
 
 def loader_of(kind: str, broken: int | None) -> DataLoader[Any]:
@@ -540,21 +521,6 @@ def test_workers_started_anew_draw_other_numbers() -> None:
             *_ordered(loader, {1: lambda: booster.on(switched_on(1))}),
         ]
     assert len(set(seen)) == 2 * COUNT
-
-
-def test_on_again_with_other_parameters() -> None:
-    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=BATCH)
-    before = dict(vars(loader))
-    with agent() as (_, booster):
-        batches = iter(loader)
-        next(batches)
-        for number in (1, 2):
-            assert booster.on(switched_on(number)) is None
-        assert loader.num_workers == 1
-        assert [order.id for order, _ in booster.orders] == ["loader-workers"]
-        booster.off("loader-workers")
-        assert vars(loader) == before
-        assert [value for batch in batches for value in batch.tolist()] == list(range(3, COUNT))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted on Linux")

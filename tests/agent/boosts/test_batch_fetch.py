@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,14 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+import loaded
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import batch_fetch as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.watch.job_facts import loader_facts
 from flatout_agent.wire import JobFacts, LoaderFacts
+from loaded import seen, start
 
 LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly="")
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
@@ -49,53 +51,17 @@ def _loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
     return DataLoader(dataset or _table(), **{"batch_size": 4, **options})
 
 
-def _start(job: Job, loader: Any) -> Iterator[Any]:
-    """What `iter(loader)` does under the agent."""
-    iterator = iter(loader)
-    job.iterating(loader, iterator)
-    return job.batches(loader, iterator)
-
-
 def _apply(loader: Any) -> tuple[Job, Applied]:
     job = Job()
     return job, boost.apply(job, loader, {})
 
 
-def _bits(value: Any) -> Any:
-    """All that a program can see of a batch."""
-    if isinstance(value, torch.Tensor):
-        form = (value.dtype, value.shape, value.stride(), value.storage_offset(), value._base)
-        return (*form, value.requires_grad, value.reshape(-1).view(torch.uint8).tolist())
-    if isinstance(value, dict):
-        return {key: _bits(item) for key, item in value.items()}
-    assert type(value) is list
-    return [_bits(item) for item in value]
-
-
-def _two_epochs(make: Callable[[], Any], boosted: bool) -> tuple[list[Any], Any]:
-    """Two epochs of the loader, and what the program draws in between; and what became of it."""
-    torch.manual_seed(3)
-    loader = make()
-    job, told = Job(), None
-    applied = boost.apply(job, loader, {}) if boosted else None
-    seen: list[Any] = []
-    for _ in range(2):
-        seen += [[_bits(batch) for batch in _start(job, loader)], torch.rand(2).tolist()]
-    if applied is not None:
-        told = applied.engaged()
-    return seen, told
-
-
 def _assert_same(make: Callable[[], Any]) -> None:
-    expected, _ = _two_epochs(make, boosted=False)
-    found, told = _two_epochs(make, boosted=True)
-    assert found == expected
+    told = loaded.told(boost, make)
     batches = len(make())
     if batches > 1:
-        assert told == (
-            True,
-            f"{2 * (batches - 1)} batches with one index operation for each tensor",
-        )
+        said = f"{3 * (batches - 1)} batches with one index operation for each tensor"
+        assert told == (True, said)
 
 
 NESTS: dict[str, Callable[[], Any]] = {
@@ -163,9 +129,9 @@ def test_same_bytes_for_any_shape(
         return made.transpose(0, -1).contiguous().transpose(0, -1) if turned else made.contiguous()
 
     loader = _loader(TensorDataset(*map(tensor, shapes)), batch_size=batch_size, shuffle=True)
-    expected, _ = _two_epochs(lambda: loader, boosted=False)
+    expected, _ = loaded.epochs(boost, lambda: loader, boosted=False)
     try:
-        found, told = _two_epochs(lambda: loader, boosted=True)
+        found, told = loaded.epochs(boost, lambda: loader, boosted=True)
     except Declined as reason:
         assert turned, reason
         assert max(map(len, shapes)) >= 3, reason
@@ -179,12 +145,12 @@ def test_same_bytes_for_any_shape(
 @given(switches=st.lists(st.booleans(), min_size=6, max_size=6), early=st.booleans())
 def test_switched_on_and_off_in_the_middle_of_an_epoch(switches: list[bool], early: bool) -> None:
     torch.manual_seed(1)
-    expected = [_bits(batch) for batch in _loader(shuffle=True)]
+    expected = [seen(batch) for batch in _loader(shuffle=True)]
     torch.manual_seed(1)
     loader, job = _loader(shuffle=True), Job()
     applied = boost.apply(job, loader, {}) if early else None
     found = []
-    batches = _start(job, loader)
+    batches = start(job, loader)
     for on in switches:
         if on and applied is None:
             applied = boost.apply(job, loader, {})
@@ -193,7 +159,7 @@ def test_switched_on_and_off_in_the_middle_of_an_epoch(switches: list[bool], ear
             applied = None
         (iterator,) = job.iterators(loader)
         assert (type(iterator._dataset_fetcher) is boost.Fetcher) == on
-        found.append(_bits(next(batches)))
+        found.append(seen(next(batches)))
     assert list(batches) == []
     assert found == expected
 
@@ -202,13 +168,13 @@ def test_undo_restores_iterators_under_way_and_those_to_come() -> None:
     loader = _loader()
     before = dict(vars(loader))
     job, applied = _apply(loader)
-    batches = _start(job, loader)
+    batches = start(job, loader)
     next(batches)
     applied.undo()
     (iterator,) = job.iterators(loader)
     assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
     assert vars(iterator._dataset_fetcher).keys() == vars(iter(loader)._dataset_fetcher).keys()
-    _start(job, loader)
+    start(job, loader)
     kinds = {type(iterator._dataset_fetcher) for iterator in job.iterators(loader)}
     assert kinds == {_MapDatasetFetcher}
     assert vars(loader) == before
@@ -217,7 +183,7 @@ def test_undo_restores_iterators_under_way_and_those_to_come() -> None:
 def test_the_fetcher_shows_what_the_plain_one_holds() -> None:
     loader = _loader()
     job, _ = _apply(loader)
-    batches = _start(job, loader)
+    batches = start(job, loader)
     (iterator,) = job.iterators(loader)
     assert iterator._dataset_fetcher.dataset is loader.dataset
     assert iterator._dataset_fetcher.auto_collation
@@ -228,7 +194,7 @@ def test_a_batch_owns_its_memory() -> None:
     table = _table()
     rows = table.tensors[0].clone()
     job, _ = _apply(loader := _loader(table))
-    for features, _label in _start(job, loader):
+    for features, _label in start(job, loader):
         features.fill_(7)
     assert torch.equal(table.tensors[0], rows)
 
@@ -236,7 +202,7 @@ def test_a_batch_owns_its_memory() -> None:
 def test_changes_of_the_dataset_are_seen_at_once() -> None:
     table = _table()
     job, applied = _apply(loader := _loader(table, batch_size=2))
-    batches = _start(job, loader)
+    batches = start(job, loader)
     next(batches)
     table.tensors[0][2] = 7
     assert next(batches)[0][0].tolist() == [7.0] * 5
@@ -256,7 +222,7 @@ def test_a_difference_in_the_first_batch_keeps_it_off(monkeypatch: pytest.Monkey
     monkeypatch.setattr(batch_reads, "together", wrong)
     table = TensorDataset(torch.zeros(8, 2))  # 0.0 and -0.0 are equal numbers of different bits
     job, applied = _apply(loader := _loader(table))
-    assert [_bits(batch) for batch in _start(job, loader)] == [_bits(batch) for batch in loader]
+    assert [seen(batch) for batch in start(job, loader)] == [seen(batch) for batch in loader]
     assert applied.engaged() == (False, "the first batch came out different")
     (iterator,) = [*job.iterators(loader)] or [iter(loader)]
     assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
@@ -269,7 +235,7 @@ def test_errors_are_those_of_pytorch(bad: Any) -> None:
         job = Job()
         if boosted:
             boost.apply(job, loader, {})
-        batches = _start(job, loader)
+        batches = start(job, loader)
         next(batches)
         with pytest.raises((IndexError, TypeError)) as caught:
             next(batches)
@@ -278,26 +244,27 @@ def test_errors_are_those_of_pytorch(bad: Any) -> None:
     assert run(boosted=True) == run(boosted=False)
 
 
-def test_negative_indices_and_empty_batches_go_pytorchs_way() -> None:
-    order = [[0, 1], [-1, -23], [2]]
-    job, applied = _apply(loader := _loader(batch_sampler=order, batch_size=1))
-    assert [_bits(b) for b in _start(job, loader)] == [_bits(b) for b in loader]
-    assert applied.engaged() == (False, "index out of range in self")
+PARTS = [TensorDataset(torch.ones(3, 2)), TensorDataset(torch.ones(3, 2, dtype=torch.int64))]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "order", "reason"),
+    [
+        (_table(), [[0, 1], [-1, -23], [2]], "index out of range in self"),
+        (ConcatDataset(PARTS), [[0, 1], [1, 4], [2, 5]],
+         "the parts of the dataset differ in type, shape or device"),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_read_goes_pytorchs_way(dataset: Any, order: Any, reason: str) -> None:
+    job, applied = _apply(loader := _loader(dataset, batch_sampler=order, batch_size=1))
+    assert [seen(b) for b in start(job, loader)] == [seen(b) for b in loader]
+    assert applied.engaged() == (False, reason)
+
+
+def test_an_empty_batch_goes_pytorchs_way() -> None:
     job, _ = _apply(loader := _loader(batch_sampler=[[]], batch_size=1))
     with pytest.raises(IndexError):
-        next(_start(job, loader))
-
-
-def test_parts_that_do_not_fit_together_go_pytorchs_way() -> None:
-    parts = [TensorDataset(torch.ones(3, 2)), TensorDataset(torch.ones(3, 2, dtype=torch.int64))]
-    order = [[0, 1], [1, 4], [2, 5]]
-    loader = _loader(ConcatDataset(parts), batch_sampler=order, batch_size=1)
-    job, applied = _apply(loader)
-    assert [_bits(b) for b in _start(job, loader)] == [_bits(b) for b in loader]
-    assert applied.engaged() == (
-        False,
-        "the parts of the dataset differ in type, shape or device",
-    )
+        next(start(job, loader))
 
 
 class Table(Dataset[Any]):
@@ -321,7 +288,7 @@ def test_a_dataset_of_the_programs_own() -> None:
         job, loader = Job(), _loader(table, shuffle=True)
         if boosted:
             boost.apply(job, loader, {})
-        return [(_bits(x), names) for x, names in _start(job, loader)] + [torch.rand(1).item()]
+        return [(seen(x), names) for x, names in start(job, loader)] + [torch.rand(1).item()]
 
     assert expected_and_found(False) == expected_and_found(True)
     assert loader_facts(_loader(table)).read_singly == ""
@@ -403,7 +370,7 @@ def test_declines_where_the_default_collate_was_changed(
 def test_a_collate_function_set_later_is_used() -> None:
     job, applied = _apply(loader := _loader())
     loader.collate_fn = len
-    assert list(_start(job, loader)) == [4] * 5 + [3]
+    assert list(start(job, loader)) == [4] * 5 + [3]
     assert applied.engaged() == (False, "the loader returned no batch after the first of an epoch")
 
 
@@ -419,7 +386,7 @@ def test_iterators_of_other_kinds_are_left_alone() -> None:
 
     other = Other()
     job.iterating(loader, other)
-    assert len(list(_start(job, loader))) == 6
+    assert len(list(start(job, loader))) == 6
     assert applied.engaged() == (True, "5 batches with one index operation for each tensor")
     applied.undo()
     assert other is not None
@@ -428,14 +395,14 @@ def test_iterators_of_other_kinds_are_left_alone() -> None:
 def test_trouble_in_taking_over_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
     monkeypatch.setattr(boost, "Fetcher", None)
-    assert [_bits(b) for b in _start(job, loader)] == [_bits(b) for b in _loader()]
+    assert [seen(b) for b in start(job, loader)] == [seen(b) for b in _loader()]
     assert applied.engaged() == (False, "TypeError: 'NoneType' object is not callable")
 
 
 def test_holds_neither_loader_nor_dataset() -> None:
     table = _table()
     job, applied = _apply(loader := _loader(table))
-    assert len(list(_start(job, loader))) == 6
+    assert len(list(start(job, loader))) == 6
     gone = weakref.ref(table), weakref.ref(loader)
     gc.disable()  # not left to the collector
     try:
@@ -452,5 +419,5 @@ def test_by_hand_gives_the_same_batches() -> None:
     names: dict[str, Any] = {"dataset": _table()}
     exec(boost.by_hand(facts, {}).replace("RandomSampler(dataset)", "SequentialSampler(dataset)")
          .replace("RandomSampler\n", "SequentialSampler\n"), names)  # fmt: skip
-    by_hand = [_bits(list(batch)) for batch in names["loader"]]
-    assert by_hand == [_bits(batch) for batch in _loader()]
+    by_hand = [seen(list(batch)) for batch in names["loader"]]
+    assert by_hand == [seen(batch) for batch in _loader()]

@@ -15,6 +15,7 @@ from flatout_agent.job import Job
 from flatout_agent.speedups import precision
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts
+from guarded import Made
 
 MODEL = ModelFacts(kind="Net", parameters=1_000_000, dtype="float32", device="cpu", matmul=2)
 FACTS = JobFacts(
@@ -130,15 +131,7 @@ def test_the_scripts_own_autocast_is_left_alone():
 
 
 def test_a_model_without_products_did_not_engage():
-    class Scale(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.factor = nn.Parameter(torch.ones(4))
-
-        def forward(self, x):
-            return x * self.factor
-
-    model = Scale()
+    model = Made(lambda model, x: x * model.factor, factor=nn.Parameter(torch.ones(4)))
     applied = boosted(model)
     model(torch.randn(4)).sum().backward()
     assert applied.engaged() == (False, "no operation of the model ran in bfloat16")

@@ -131,28 +131,6 @@ def test_outside_of_bfloat16_autocast_every_bit_stays(
     assert torch.equal(on, logits())
 
 
-def test_two_models_share_it_and_the_last_one_puts_it_back(model: GPT) -> None:
-    first, second = (bf16_residual.apply(Job(), model, {}) for _ in range(2))
-    first.undo()
-    gradients(model)
-    assert model.stream == [torch.bfloat16]
-    second.undo()
-    assert functional.embedding is ORIGINAL
-
-
-def test_a_function_that_others_wrapped_since_passes_on(
-    model: GPT, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    applied = bf16_residual.apply(Job(), model, {})
-    ours = functional.embedding
-    with monkeypatch.context() as patch:
-        patch.setattr(functional, "embedding", lambda *args, **kwargs: ours(*args, **kwargs))
-        applied.undo()
-        gradients(model)
-        assert model.stream == [torch.float32]
-    functional.embedding = ORIGINAL
-
-
 def test_beside_bf16_autocast_the_output_is_float32(
     model: GPT, applied: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,24 +99,10 @@ def grads(model):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("traced")
-def test_results_are_the_same_and_undo_restores():
-    logger = logging.getLogger(CompiledCalls.LOGGER)
-    others = list(logger.filters)  # of tests before, in the same process, that undo nothing
-    model, x = Net(), torch.randn(4, 8)
-    model(x).sum().backward()
-    plain = grads(model)
+def gradients(model, x):
     model.zero_grad()
-    names = set(model.__dict__)
-    applied = boosted(model)
-    assert applied.engaged() is None
-    model(x).sum().backward()
-    torch.testing.assert_close(grads(model), plain)
-    assert applied.engaged() == (True, "1 graphs, 0 recompilations, 0 graph breaks")
-    applied.undo()
-    assert set(model.__dict__) == names
-    assert not [item for item in logger.filters if item not in others]
+    model(x).square().mean().backward()
+    return grads(model)
 
 
 @pytest.mark.usefixtures("traced")
@@ -157,38 +143,40 @@ def test_hitting_the_recompilation_limit_is_not_engaged(caplog):
     assert not warned, "dynamo's warning goes into the report, not to the user's terminal"
 
 
-def test_a_failing_compiler_runs_as_written_once_per_call(monkeypatch):
+@pytest.mark.parametrize("scope", ["whole", "blocks"])
+def test_a_failing_compiler_runs_as_written_once_per_call(monkeypatch, scope):
     def broken(graph, inputs):
         raise RuntimeError("no such kernel\nmore")
 
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda call, **_: real(call, backend=broken))
-    model = nn.Sequential(Net(), nn.BatchNorm1d(4))
-    plain = copy.deepcopy(model)
+    model = nn.Sequential(Net(), nn.BatchNorm1d(4)) if scope == "whole" else Deep()
+    plain, x = copy.deepcopy(model), torch.randn(4, 8)
     before = torch._dynamo.config.suppress_errors
-    applied = boosted(model)
-    x = torch.randn(4, 8)
+    applied = boosted(model, scope=scope)
     for _ in range(2):
-        assert torch.equal(model(x), plain(x))
-    assert torch.equal(model[1].running_mean, plain[1].running_mean)
+        assert torch.equal(gradients(model, x), gradients(plain, x))
+    assert all(map(torch.equal, model.buffers(), plain.buffers()))
     engaged, reason = applied.engaged()
     assert not engaged
     assert "no such kernel" in reason
     assert torch._dynamo.config.suppress_errors is before
 
 
-def test_an_error_that_cannot_be_suppressed_gives_up_for_good(monkeypatch):
+@pytest.mark.parametrize("scope", ["whole", "blocks"])
+def test_an_error_that_cannot_be_suppressed_gives_up_for_good(monkeypatch, scope):
     tries = []
 
-    def hopeless(*args):
+    def hopeless(*args, **kwargs):
         tries.append(args)
         raise torch._dynamo.exc.InternalTorchDynamoError("hopeless")
 
     monkeypatch.setattr(torch, "compile", lambda call, **_: hopeless)
-    model = Net()
-    applied = boosted(model)
+    model, x = Deep(), torch.randn(4, 8)
+    plain = gradients(model, x)
+    applied = boosted(model, scope=scope)
     for _ in range(2):
-        assert model(torch.randn(4, 8)).shape == (4, 4)
+        assert torch.equal(gradients(model, x), plain)
     assert len(tries) == 1
     assert applied.engaged() == (False, "the compiler failed: hopeless")
 
@@ -247,8 +235,11 @@ def hooked(model):
     ],
 )
 def test_declined(model, word):
+    target = model()
+    own = vars(target).get("_compiled_call_impl")
     with pytest.raises(Declined, match=word):
-        boosted(model())
+        boosted(target)
+    assert vars(target).get("_compiled_call_impl") is own, "the script's own"
 
 
 def test_declined_without_headers_or_compiler(monkeypatch, tmp_path):
@@ -264,14 +255,6 @@ def test_declined_without_headers_or_compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(compiling.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     with pytest.raises(Declined, match="headers"):
         boosted(Net())
-
-
-def test_undo_gives_the_scripts_own_compiled_call_back_after_declining():
-    model = in_place(Net())
-    own = model._compiled_call_impl
-    with pytest.raises(Declined):
-        boosted(model)
-    assert model._compiled_call_impl is own
 
 
 class OnCuda(Net):
@@ -452,16 +435,19 @@ def test_promise_and_by_hand(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_real_compiler_trains_the_same():
+def test_the_real_compiler_trains_the_same_and_undo_restores():
     torch.manual_seed(0)
+    logger = logging.getLogger(CompiledCalls.LOGGER)
+    others = list(logger.filters)  # of tests before, in the same process, that undo nothing
     model, x = Net(), torch.randn(4, 8)
-    model(x).square().mean().backward()
-    plain = grads(model)
-    model.zero_grad()
+    plain, names = gradients(model, x), set(model.__dict__)
     applied = boosted(model)
-    model(x).square().mean().backward()
-    torch.testing.assert_close(grads(model), plain)
+    assert applied.engaged() is None
+    torch.testing.assert_close(gradients(model, x), plain)
     assert applied.engaged() == (True, "1 graphs, 0 recompilations, 0 graph breaks")
+    applied.undo()
+    assert set(model.__dict__) == names
+    assert not [item for item in logger.filters if item not in others]
 
 
 @pytest.mark.gpu
@@ -521,12 +507,6 @@ def test_a_plain_sequential_is_compiled_although_its_forward_is_torchs_own():
 
 
 # Block by block ---------------------------------------------------------------------------------
-
-
-def gradients(model, x):
-    model.zero_grad()
-    model(x).square().mean().backward()
-    return grads(model)
 
 
 @pytest.mark.usefixtures("traced")
@@ -645,38 +625,6 @@ def test_blocks_want_a_torch_that_compiles_them_once(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
     with pytest.raises(Declined, match="each block anew"):
         boosted(Deep(), scope="blocks")
-
-
-def test_blocks_of_a_failing_compiler_run_as_written(monkeypatch):
-    def broken(graph, inputs):
-        raise RuntimeError("no such kernel")
-
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda call, **_: real(call, backend=broken))
-    model, x = Deep(), torch.randn(4, 8)
-    plain = gradients(model, x)
-    applied = boosted(model, scope="blocks")
-    for _ in range(2):
-        assert torch.equal(gradients(model, x), plain)
-    assert applied.engaged()[0] is False
-    assert "no such kernel" in applied.engaged()[1]
-
-
-def test_the_real_blocks_give_up_for_good(monkeypatch):
-    tries = []
-
-    def hopeless(*args, **kwargs):
-        tries.append(args)
-        raise torch._dynamo.exc.InternalTorchDynamoError("hopeless")
-
-    monkeypatch.setattr(torch, "compile", lambda call, **_: hopeless)
-    model, x = Deep(), torch.randn(4, 8)
-    plain = gradients(model, x)
-    applied = boosted(model, scope="blocks")
-    for _ in range(2):
-        assert torch.equal(gradients(model, x), plain)
-    assert len(tries) == 1
-    assert applied.engaged() == (False, "the compiler failed: hopeless")
 
 
 @pytest.mark.usefixtures("traced")

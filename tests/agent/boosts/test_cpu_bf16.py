@@ -74,8 +74,29 @@ def test_declined_where_onednn_would_keep_float32(monkeypatch, native, word):
 
 
 def test_declined_when_the_precision_is_set_already(applied):
-    with pytest.raises(Declined, match="itself"):
+    with pytest.raises(Declined, match=r"sets the matmul precision itself \(medium\)"):
         cpu_bf16.apply(Job(), torch, {})
+
+
+def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
+    assert float_math.rounding_error() < 1e-6
+    real = torch.randn
+
+    class Rounded:
+        def __init__(self, full):
+            self.full = full
+
+        def double(self):
+            return self.full.double()
+
+        def __matmul__(self, other):
+            return (self.full.bfloat16().float()) @ (other.full.bfloat16().float())
+
+    def rounded(*shape, generator):
+        return Rounded(real(*shape, generator=generator))
+
+    monkeypatch.setattr(torch, "randn", rounded)
+    assert 1e-3 < float_math.rounding_error() < 1e-2
 
 
 def test_promise_and_by_hand(amx):

@@ -41,26 +41,22 @@ def test_a_part_of_the_cores_or_a_number(wanted: Any, count: int) -> None:
     assert torch.get_num_threads() == 8
 
 
-def test_auto_leaves_cores_to_the_workers() -> None:
-    loader = torch.utils.data.DataLoader([1, 2, 3], num_workers=2)
+@pytest.mark.parametrize(
+    ("workers", "cores", "ranks", "count"),
+    [(2, 8, 1, 6), (0, 2, 1, 2), (0, 8, 2, 4)],
+    ids=["cores are left to the workers", "a quota allows fewer", "torchrun sets one thread"],
+)
+def test_auto(
+    workers: int, cores: int, ranks: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boost, "usable_cores", lambda: cores)
+    if ranks > 1:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        torch.set_num_threads(1)
+    loader = torch.utils.data.DataLoader([1, 2, 3], num_workers=workers)
     job, model = _job(loader)
     boost.apply(job, model, {"threads": "auto"})
-    assert torch.get_num_threads() == 6
-
-
-def test_more_threads_than_the_quota_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boost, "usable_cores", lambda: 2)
-    job, model = _job()
-    boost.apply(job, model, {"threads": "auto"})
-    assert torch.get_num_threads() == 2
-
-
-def test_torchrun_sets_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    torch.set_num_threads(1)
-    job, model = _job()
-    boost.apply(job, model, {"threads": "auto"})
-    assert torch.get_num_threads() == 4
+    assert torch.get_num_threads() == count
 
 
 def test_a_second_model_does_not_lose_the_way_back() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from flatout_agent.boosts import default_params, load, names, speedup
+from flatout_agent.boosts import load, names, speedup
 from flatout_agent.live import candidates, op_shares
 from flatout_agent.wire import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
 
@@ -31,9 +32,13 @@ def with_shares(**shares: float) -> JobFacts:
     )
 
 
+def first_params(module: Any) -> dict[str, Any]:
+    return {name: values[0] for name, values in module.BOOST.params.items()}
+
+
 def promise(boost: str, facts: JobFacts) -> float:
     module = load(boost)
-    return module.promise(facts, default_params(module.BOOST))
+    return module.promise(facts, first_params(module))
 
 
 @pytest.mark.parametrize(
@@ -70,14 +75,7 @@ def test_matrices_are_multiplied_without_a_layer_too(boost: str) -> None:
     module, model = load(boost), dataclasses.replace(MODEL, matmul=0, conv2d=0)
     for products, applies in ((0.5, True), (0.01, False)):
         facts = dataclasses.replace(with_shares(products=products), models=(model,))
-        assert (module.applies(facts, default_params(module.BOOST)) is None) is applies
-
-
-def test_what_takes_nothing_of_the_step_is_not_tried() -> None:
-    dropout = load("fast-dropout")
-    assert dropout.applies(with_shares(dropout=0.004), {}) == "masks take 0.4% of the step"
-    assert dropout.applies(with_shares(dropout=0.01), {}) is None
-    assert dropout.applies(FACTS, {}) is None
+        assert (module.applies(facts, first_params(module)) is None) is applies
 
 
 def test_speedup_is_amdahls() -> None:
@@ -97,13 +95,6 @@ def test_a_live_tuning_leaves_out_what_can_gain_nothing() -> None:
     masks = with_shares(products=0.6, dropout=0.1, others=0.2)
     kept, _ = candidates.candidates(masks, ("fast-dropout",))
     assert [item.id for item in kept] == ["fast-dropout"]
-
-
-def test_workers_are_not_tried_where_the_step_hardly_waits() -> None:
-    loader = LoaderFacts("Data", False, 8, 100, 0, False, False, "fork", True)
-    for wait, reason in ((0.02, "only 2.0% of the step is waiting for data"), (0.2, None)):
-        facts = dataclasses.replace(FACTS, cores=4, loaders=(loader,), wait_share=wait)
-        assert load("loader-workers").applies(facts, {"workers": "auto"}) == reason
 
 
 def on_a_gpu(idle_share: float | None) -> JobFacts:

@@ -4,8 +4,7 @@ import collections
 import gc
 import random
 import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+import loaded
 from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import sample_cache as boost
@@ -36,6 +36,7 @@ from flatout_agent.live.run import LiveWatch
 from flatout_agent.speedups.samples import cached_reads, kept_samples, samples
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.wire import BoostOrder, Decided, LiveOrders
+from loaded import seen, start
 
 Pair = collections.namedtuple("Pair", "x y")
 OWN = random.Random(5)
@@ -97,56 +98,13 @@ def _loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
     return DataLoader(Photos() if dataset is None else dataset, **{"batch_size": 4, **options})
 
 
-def _start(job: Job, loader: Any) -> Iterator[Any]:
-    """What `iter(loader)` does under the agent."""
-    iterator = iter(loader)
-    job.iterating(loader, iterator)
-    return job.batches(loader, iterator)
-
-
 def _apply(loader: Any) -> tuple[Job, Applied]:
     job = Job()
     return job, boost.apply(job, loader, {})
 
 
-def _seen(value: Any) -> Any:
-    """All that a program can see of a batch."""
-    if isinstance(value, torch.Tensor):
-        return (
-            value.dtype,
-            value.shape,
-            value.stride(),
-            value.reshape(-1).view(torch.uint8).tolist(),
-        )
-    if isinstance(value, np.ndarray):
-        return (value.dtype, value.shape, value.strides, value.flags.writeable, value.tobytes())
-    if isinstance(value, dict):
-        return {key: _seen(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return (type(value), [_seen(item) for item in value])
-    return (type(value), repr(value), value.tobytes() if hasattr(value, "tobytes") else None)
-
-
-def _epochs(make: Callable[[], Any], boosted: bool, count: int = 3) -> tuple[list[Any], Any]:
-    """The epochs' batches, and all that the program draws in between; and what became of it."""
-    torch.manual_seed(3)
-    random.seed(3)
-    np.random.seed(3)
-    loader, job = make(), Job()
-    applied = boost.apply(job, loader, {}) if boosted else None
-    seen: list[Any] = []
-    for _ in range(count):
-        seen.append([_seen(batch) for batch in _start(job, loader)])
-        seen.append([torch.rand(2).tolist(), random.random(), np.random.rand()])
-    return seen, applied.engaged() if applied is not None else None
-
-
 def _told(make: Callable[[], Any]) -> Any:
-    """What became of it, the epochs being the same as without."""
-    expected, _ = _epochs(make, boosted=False)
-    found, told = _epochs(make, boosted=True)
-    assert found == expected
-    return told
+    return loaded.told(boost, make)
 
 
 DECODED: dict[str, Callable[[int], Any]] = {
@@ -208,13 +166,13 @@ def test_whatever_pytorch_puts_around_the_dataset(nest: Any) -> None:
 
 def test_reads_each_sample_once_and_some_twice() -> None:
     job, applied = _apply(loader := _loader(Photos(640), batch_size=32, shuffle=True))
-    list(_start(job, loader))
+    list(start(job, loader))
     assert set(READ) == set(range(640))
     checks = len(READ) - 640
     assert 8 <= checks <= 17  # one in a batch, of which there are 20
     READ.clear()
     for _ in range(3):
-        list(_start(job, loader))
+        list(start(job, loader))
     first = {640 * epoch + place for epoch in range(3) for place in range(cached_reads.CHECKS)}
     later = set(range(cached_reads.CHECK_EVERY - 1, 3 * 640, cached_reads.CHECK_EVERY))
     assert len(READ) == len(first | later)
@@ -240,11 +198,11 @@ def test_switched_on_and_off_at_any_step(
         options: dict[str, Any] = {"collate_fn": list} if copies else {}
         dataset = Photos(9, DECODED["tensor"])
         loader = _loader(dataset, batch_size=batch_size, shuffle=True, **options)
-        job, applied, seen = Job(), None, []
-        batches = _start(job, loader)
+        job, applied, shown = Job(), None, []
+        batches = start(job, loader)
         for switch in [*switches, *["step"] * 12]:
             if switch == "other":
-                seen.append([_seen(batch) for batch in _start(job, loader)])
+                shown.append([seen(batch) for batch in start(job, loader)])
             elif switch == "on" and boosted and applied is None:
                 applied = boost.apply(job, loader, {})
             elif switch == "off" and applied is not None:
@@ -257,40 +215,24 @@ def test_switched_on_and_off_at_any_step(
             elif switch == "step":
                 batch = next(batches, None)
                 if batch is None:
-                    batches = _start(job, loader)
-                seen.append(_seen(batch))
-        return [*seen, torch.rand(1).tolist()]
+                    batches = start(job, loader)
+                shown.append(seen(batch))
+        return [*shown, torch.rand(1).tolist()]
 
     assert run(boosted=True) == run(boosted=False)
 
 
-def test_undo_in_the_middle_of_an_epoch_restores_all() -> None:
-    loader = _loader()
-    before = dict(vars(loader))
-    job, applied = _apply(loader)
-    list(_start(job, loader))
-    batches = _start(job, loader)
-    first = _seen(next(batches))
-    applied.undo()
-    iterator = next(iter(job.iterators(loader)))
-    assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
-    assert vars(loader) == before
-    READ.clear()
-    assert [first, *map(_seen, batches)] == [_seen(batch) for batch in _loader()]
-    assert READ[:36] == list(range(4, 40))
-
-
 def _reads(job: Job, loader: Any) -> int:
     """How many samples an epoch, the same as without, reads."""
-    expected = [_seen(batch) for batch in _loader(loader.dataset)]
+    expected = [seen(batch) for batch in _loader(loader.dataset)]
     READ.clear()
-    assert [_seen(batch) for batch in _start(job, loader)] == expected
+    assert [seen(batch) for batch in start(job, loader)] == expected
     return len(READ)
 
 
 def test_the_samples_are_there_when_it_is_switched_on_again() -> None:
     job, applied = _apply(loader := _loader())
-    list(_start(job, loader))
+    list(start(job, loader))
     for _ in range(3):
         applied.undo()
         assert _reads(job, loader) == 40
@@ -301,10 +243,12 @@ def test_the_samples_are_there_when_it_is_switched_on_again() -> None:
 
 def test_what_is_read_while_it_is_off_is_not_known() -> None:
     job, applied = _apply(loader := _loader())
-    batches = _start(job, loader)
+    batches = start(job, loader)
     for _ in range(3):
         next(batches)
     applied.undo()
+    (iterator,) = job.iterators(loader)
+    assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
     for _ in range(4):
         next(batches)
     boost.apply(job, loader, {})
@@ -315,22 +259,11 @@ def test_what_is_read_while_it_is_off_is_not_known() -> None:
     assert _reads(job, loader) <= 4
 
 
-def test_attributes_that_are_changed_while_it_is_off() -> None:
-    dataset = Photos(40, DECODED["tensor"])
-    job, applied = _apply(loader := _loader(dataset))
-    list(_start(job, loader))
-    applied.undo()
-    dataset.scale = 2.0
-    boost.apply(job, loader, {})
-    assert _reads(job, loader) >= 40
-    assert _reads(job, loader) <= 4
-
-
 def test_files_that_are_rewritten_while_it_is_off() -> None:
     FILES.update({index: float(index) for index in range(40)})
     job, applied = _apply(loader := _loader(Photos(40, lambda index: FILES[index])))
-    list(_start(job, loader))
-    batches = _start(job, loader)
+    list(start(job, loader))
+    batches = start(job, loader)
     next(batches)
     applied.undo()
     FILES.update({index: index + 0.5 for index in range(40)})
@@ -339,22 +272,13 @@ def test_files_that_are_rewritten_while_it_is_off() -> None:
     assert applied.engaged() == (False, "sample 4 came out different when it was read again")
 
 
-def test_memory_that_becomes_scarce_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, applied = _apply(loader := _loader())
-    list(_start(job, loader))
-    applied.undo()
-    monkeypatch.setattr(kept_samples, "spare_memory", lambda: 0)
-    assert "may be taken" in boost.apply(job, loader, {}).engaged()[1]  # type: ignore[index]
-    assert _no_samples()
-
-
 def test_what_it_once_refused_it_does_not_take_up_again() -> None:
     job, applied = _apply(loader := _loader(Photos(40, lambda index: random.random())))
-    list(_start(job, loader))
+    list(start(job, loader))
     applied.undo()
     again = boost.apply(job, loader, {})
     READ.clear()
-    list(_start(job, loader))
+    list(start(job, loader))
     assert len(READ) == 40
     assert again.engaged() == (False, cached_reads.DRAWS)
 
@@ -363,7 +287,7 @@ def test_what_it_once_refused_it_does_not_take_up_again() -> None:
 def test_for_good(off_first: bool) -> None:
     """Forgotten, the samples are gone as soon as it is off, and it begins anew."""
     job, applied = _apply(loader := _loader())
-    list(_start(job, loader))
+    list(start(job, loader))
     for action in [applied.undo, lambda: boost.forget(job)][:: 1 if off_first else -1]:
         action()
     assert (_kept(loader).samples, _kept(loader).bytes) == ({}, 0)
@@ -374,7 +298,7 @@ def test_for_good(off_first: bool) -> None:
 
 def test_another_program_finds_nothing() -> None:
     job, applied = _apply(loader := _loader())
-    list(_start(job, loader))
+    list(start(job, loader))
     applied.undo()
     other, _ = _apply(loader)
     assert _reads(other, loader) >= 40
@@ -402,26 +326,16 @@ class Tuned:
         return self.booster.steps_to_ready("sample-cache")
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    """Of the booster's records; there must be no fault among them."""
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder._file.close()
-    (records,) = tmp_path.iterdir()
-    assert "fault" not in records.read_text()
-
-
 def test_the_booster_forgets_what_it_is_told_to(recorder: Recorder) -> None:
     tuned = Tuned(recorder, loader := _loader())
     tuned.on()
-    list(_start(tuned.job, loader))
+    list(start(tuned.job, loader))
     tuned.off()
     assert len(_kept(loader).samples) == 40
     tuned.forget()
     assert _no_samples()
     tuned.on()
-    list(_start(tuned.job, loader))
+    list(start(tuned.job, loader))
     tuned.booster.undo()
     assert _no_samples()
     tuned.booster.forget("gc-pause")  # has nothing to forget
@@ -434,7 +348,7 @@ def test_the_tuning_forgets_what_it_does_not_keep(recorder: Recorder) -> None:
 
     def kept_through(then: Callable[[], None]) -> bool:
         watch.switch([item.order])
-        list(_start(tuned.job, loader))
+        list(start(tuned.job, loader))
         then()
         watch.switch([])
         return not _no_samples()
@@ -454,7 +368,7 @@ def test_the_tuning_forgets_what_it_does_not_keep(recorder: Recorder) -> None:
 
 def test_the_steps_until_it_can_show_its_gain(recorder: Recorder) -> None:
     tuned = Tuned(recorder, loader := _loader(shuffle=True), validation := _loader(Photos(400)))
-    batches = _start(tuned.job, loader)
+    batches = start(tuned.job, loader)
     tuned.on()
     left = [tuned.left()]
     for batch, _ in enumerate(batches):
@@ -465,10 +379,10 @@ def test_the_steps_until_it_can_show_its_gain(recorder: Recorder) -> None:
         if batch == 6:
             tuned.on()
     assert left == [10, 9, 8, 7, 6, 5, 0, 0, 4, 3, 2]
-    for _ in _start(tuned.job, loader):
+    for _ in start(tuned.job, loader):
         pass
     assert tuned.left() == 0
-    next(_start(tuned.job, validation))
+    next(start(tuned.job, validation))
     assert tuned.left() == 99, "of the loader that takes longest"
 
 
@@ -484,7 +398,7 @@ def test_the_steps_until_it_can_show_its_gain(recorder: Recorder) -> None:
 )
 def test_a_pass_makes_it_ready(recorder: Recorder, options: dict[str, Any]) -> None:
     tuned = Tuned(recorder, loader := _loader(**options))
-    batches = _start(tuned.job, loader)
+    batches = start(tuned.job, loader)
     tuned.on()
     assert tuned.left() >= len(loader)
     list(batches)
@@ -494,7 +408,7 @@ def test_a_pass_makes_it_ready(recorder: Recorder, options: dict[str, Any]) -> N
 def test_it_is_ready_where_nearly_all_is_known(recorder: Recorder) -> None:
     sampler = [*range(8), *[index % 8 for index in range(200)], *range(8, 40)]
     tuned = Tuned(recorder, loader := _loader(sampler=sampler))
-    batches = _start(tuned.job, loader)
+    batches = start(tuned.job, loader)
     tuned.on()
     for _ in range(10):
         next(batches)
@@ -506,7 +420,7 @@ def test_it_is_ready_where_nearly_all_is_known(recorder: Recorder) -> None:
 
 def test_it_is_ready_once_it_has_switched_itself_off(recorder: Recorder) -> None:
     tuned = Tuned(recorder, loader := _loader(Photos(40, lambda index: random.random())))
-    batches = _start(tuned.job, loader)
+    batches = start(tuned.job, loader)
     tuned.on()
     assert tuned.left() == 10
     next(batches)
@@ -517,14 +431,19 @@ def test_what_the_program_does_to_a_sample_stays_in_that_batch() -> None:
     """Lists of the samples themselves go to the program."""
     job, applied = _apply(loader := _loader(collate_fn=list))
     for _ in range(3):
-        for batch in _start(job, loader):
+        for batch in start(job, loader):
             for photo, _label in batch:
                 assert photo[0, 1] - photo[0, 0] == 1
                 photo.zero_()
     assert applied.engaged()[0]  # type: ignore[index]
 
 
-DRAWN = [random.random, lambda: np.random.rand(), lambda: torch.rand(1).item()]
+DRAWN = [
+    random.random,
+    lambda: np.random.rand(),
+    lambda: torch.rand(1).item(),
+    lambda: (random.seed(30), random.random())[1],
+]
 
 
 @pytest.mark.parametrize("drawn", DRAWN)
@@ -536,14 +455,6 @@ def test_a_sample_that_draws_switches_it_off(drawn: Callable[[], float]) -> None
     assert _no_samples()
 
 
-def test_a_reseeded_generator_counts_as_drawn() -> None:
-    def decode(index: int) -> Any:
-        random.seed(index)
-        return random.random()
-
-    assert _told(lambda: _loader(Photos(40, decode))) == (False, cached_reads.DRAWS)
-
-
 def test_what_the_second_reading_draws_is_put_back() -> None:
     """A dataset that augments what it has seen before."""
 
@@ -552,7 +463,7 @@ def test_what_the_second_reading_draws_is_put_back() -> None:
 
     torch.manual_seed(0)
     job, applied = _apply(loader := _loader(Photos(40, decode), sampler=range(4)))
-    (batch,) = _start(job, loader)
+    (batch,) = start(job, loader)
     assert batch.tolist() == [0, 1, 2, 3]
     found = torch.rand(1).tolist()
     torch.manual_seed(0)
@@ -564,17 +475,17 @@ def test_what_the_second_reading_draws_is_put_back() -> None:
 def test_other_samples_for_the_same_index_switch_it_off() -> None:
     count = iter(range(10**6))
     job, applied = _apply(loader := _loader(Photos(40, lambda index: (index, next(count)))))
-    assert next(_start(job, loader))[1].tolist() == [0, 1, 2, 3]
+    assert next(start(job, loader))[1].tolist() == [0, 1, 2, 3]
     assert applied.engaged() == (False, "sample 0 came out different when it was read again")
 
 
 def test_a_file_that_is_rewritten_is_found_before_anything_old_is_given() -> None:
     FILES.update({index: float(index) for index in range(200)})
     job, applied = _apply(loader := _loader(Photos(200, lambda index: FILES[index])))
-    list(_start(job, loader))
+    list(start(job, loader))
     for index in FILES:
         FILES[index] += 0.5
-    found = [value for batch in _start(job, loader) for value in batch.tolist()]
+    found = [value for batch in start(job, loader) for value in batch.tolist()]
     assert found == list(FILES.values())
     assert applied.engaged() == (False, "sample 0 came out different when it was read again")
 
@@ -582,8 +493,8 @@ def test_a_file_that_is_rewritten_is_found_before_anything_old_is_given() -> Non
 def test_attributes_that_the_program_sets_empty_the_cache() -> None:
     dataset = Photos(40, DECODED["tensor"])
     job, applied = _apply(loader := _loader(dataset))
-    list(_start(job, loader))
-    batches = _start(job, loader)
+    list(start(job, loader))
+    batches = start(job, loader)
     next(batches)
     dataset.scale = 2.0  # in the middle of an epoch
     assert next(batches)[0, 0, 0] == pytest.approx(2 * 4 / 7)
@@ -593,7 +504,7 @@ def test_attributes_that_the_program_sets_empty_the_cache() -> None:
     assert applied.engaged()[0]  # type: ignore[index]
     for scale in (3.0, 4.0):
         dataset.scale = scale
-        assert next(_start(job, loader))[1, 0, 0] == pytest.approx(scale / 7)
+        assert next(start(job, loader))[1, 0, 0] == pytest.approx(scale / 7)
     reason = "the dataset changes again and again (dataset.scale)"
     assert applied.engaged() == (False, reason)
 
@@ -608,7 +519,7 @@ def test_a_dataset_that_counts_is_never_read_twice() -> None:
 
     job, applied = _apply(loader := _loader(dataset := Counts()))
     for _ in range(2):
-        list(_start(job, loader))
+        list(start(job, loader))
     assert dataset.calls == 80
     reason = "the dataset changes again and again (dataset.calls)"
     assert applied.engaged() == (False, reason)
@@ -629,7 +540,7 @@ def test_a_dataset_may_open_its_file_when_it_is_first_read() -> None:
 
 def test_errors_of_the_dataset_reach_the_program() -> None:
     job, applied = _apply(loader := _loader(sampler=[0, 1, 2, 3, 0, 77]))
-    batches = _start(job, loader)
+    batches = start(job, loader)
     next(batches)
     with pytest.raises(IndexError, match="no photo 77") as caught:
         next(batches)
@@ -644,7 +555,7 @@ def test_an_error_in_reading_again_does_not() -> None:
         return index
 
     job, applied = _apply(loader := _loader(Photos(40, decode)))
-    assert [batch.tolist() for batch in _start(job, loader)][9] == [36, 37, 38, 39]
+    assert [batch.tolist() for batch in start(job, loader)][9] == [36, 37, 38, 39]
     assert applied.engaged() == (False, "RuntimeError: only once")
 
 
@@ -691,7 +602,7 @@ def test_samples_that_it_does_not_keep(decode: Any, options: Any, reason: str) -
     kind = Lists if own.pop("lists", False) else Photos
     job, applied = _apply(loader := _loader(kind(40, decode), **own))
     for _ in range(2):
-        assert len(list(_start(job, loader))) == len(loader)
+        assert len(list(start(job, loader))) == len(loader)
     assert applied.engaged() == (False, reason)
 
 
@@ -707,7 +618,7 @@ def test_it_is_given_up_where_collating_takes_the_time(
 
     job, applied = _apply(loader := _loader(Photos(decode=_slow_photo), collate_fn=collate))
     for _ in range(2):
-        list(_start(job, loader))
+        list(start(job, loader))
     engaged, reason = applied.engaged()
     assert engaged is not given_up
     assert ("of loading, the rest collates them" in reason) is given_up
@@ -728,7 +639,7 @@ def test_images_of_pil() -> None:
     job, applied = _apply(loader)
     for _ in range(3):
         found = []
-        for batch in _start(job, loader):
+        for batch in start(job, loader):
             found.append(pixels(batch))
             batch[0][0].putpixel((0, 0), (9, 9, 9))
         assert found == expected
@@ -739,16 +650,22 @@ def test_more_than_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_samples, "spare_memory", lambda: 400_000)
     dataset = Photos(1000, lambda index: torch.zeros(250))
     job, applied = _apply(loader := _loader(dataset))
-    list(_start(job, loader))
+    list(start(job, loader))
     assert applied.engaged() == (False, "1000 samples would take 1 MB, 0 MB may be taken")
     assert len(READ) <= 1001
 
 
-def test_memory_that_becomes_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("off", [False, True])
+def test_memory_that_becomes_scarce(off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
-    list(_start(job, loader))
+    list(start(job, loader))
+    if off:
+        applied.undo()
     monkeypatch.setattr(kept_samples, "spare_memory", lambda: 0)
-    assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
+    if off:
+        applied = boost.apply(job, loader, {})
+        assert _no_samples()
+    assert [seen(b) for b in start(job, loader)] == [seen(b) for b in loader]
     assert applied.engaged()[1].endswith("0 MB may be taken")  # type: ignore[index]
     assert _no_samples()
 
@@ -759,7 +676,7 @@ def test_loaders_share_what_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(3):
         dataset = Photos(40, lambda index: torch.zeros(250))  # some 56 kB; 100 kB may be taken
         kept.append((loader := _loader(dataset), *_apply(loader)))
-        list(_start(kept[-1][1], loader))
+        list(start(kept[-1][1], loader))
     notes = [applied.engaged() for _, _, applied in kept]
     assert notes[0] == (False, "no sample was asked for a second time")
     assert "would take" in notes[2][1]  # type: ignore[index]
@@ -768,9 +685,9 @@ def test_loaders_share_what_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_another_collate_function_begins_anew() -> None:
     job, applied = _apply(loader := _loader(Photos(40, DECODED["crop"])))
     for _ in range(2):
-        list(_start(job, loader))
+        list(start(job, loader))
     loader.collate_fn = list
-    assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
+    assert [seen(b) for b in start(job, loader)] == [seen(b) for b in loader]
     assert applied.engaged() == (False, "a sample is a part of a larger tensor")
 
 
@@ -778,7 +695,7 @@ def test_additions_to_the_default_collate_get_copies(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, **_: batch)
     job, _ = _apply(loader := _loader(Photos(40, DECODED["tensor"])))
     for _epoch in range(3):
-        for number, batch in enumerate(_start(job, loader)):
+        for number, batch in enumerate(start(job, loader)):
             assert [part[0, 0].item() for part in batch] == pytest.approx(
                 [(4 * number + place) / 7 for place in range(4)]
             )
@@ -858,7 +775,7 @@ def test_declines_where_memory_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_trouble_in_taking_over_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
     monkeypatch.setattr(kept_samples, "CachingFetcher", None)
-    assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
+    assert [seen(b) for b in start(job, loader)] == [seen(b) for b in loader]
     assert applied.engaged() == (False, "TypeError: 'NoneType' object is not callable")
 
 
@@ -866,7 +783,7 @@ def test_a_dropped_loader_takes_its_samples_along() -> None:
     dataset = Photos()
     job, applied = _apply(loader := _loader(dataset))
     for _ in range(2):
-        list(_start(job, loader))
+        list(start(job, loader))
     gone = weakref.ref(dataset), weakref.ref(loader)
     kept = _kept(loader)
     assert len(kept.samples) == 40
@@ -907,8 +824,8 @@ VALUES = st.recursive(
 def test_copies_are_the_same_and_independent(value: Any, other: Any) -> None:
     copy = samples.copied(value, stacked=False)
     assert samples.same(value, copy)
-    assert _seen(copy) == _seen(value)
+    assert seen(copy) == seen(value)
     assert samples.size(copy) > 0
     lie = [set(samples.places(item)) - {0} for item in (value, copy)]
     assert not lie[0] & lie[1]
-    assert samples.same(value, other) == (_seen(value) == _seen(other))
+    assert samples.same(value, other) == (seen(value) == seen(other))

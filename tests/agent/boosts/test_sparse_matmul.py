@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -292,43 +291,6 @@ def test_a_matrix_that_the_program_drops_is_not_kept(applied: Applied) -> None:
         matrix @ torch.randn(300, 8)
     del matrix
     assert not products.constants._met
-
-
-class GCN(nn.Module):
-    """Two layers over a dense adjacency matrix, features as words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(400, 16), nn.Linear(16, 4)
-
-    def forward(self, words: torch.Tensor, neighbours: torch.Tensor) -> Any:
-        hidden = (neighbours @ self.first(words)).relu()
-        return neighbours @ self.second(hidden)
-
-
-def losses(model: nn.Module, steps: int) -> list[float]:
-    words = (torch.rand(300, 400, generator=torch.Generator().manual_seed(2)) < 0.03).float()
-    neighbours, target = graph(), torch.arange(300) % 4
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    told = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(words, neighbours), target)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        told.append(loss.item())
-    return told
-
-
-def test_a_graph_network_learns_the_same() -> None:
-    torch.manual_seed(3)
-    model = GCN()
-    written = losses(copy.deepcopy(model), 20)
-    applied = boosted()
-    found = losses(model, 20)
-    assert taken(applied) == 3 * 20 - 2, "all but the first with each of the two matrices"
-    applied.undo()
-    assert found == pytest.approx(written, rel=1e-4)
 
 
 def test_a_torch_without_sparse_products_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:

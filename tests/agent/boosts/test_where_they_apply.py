@@ -152,6 +152,8 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
     ]),
     "fast-dropout": (replace(CPU, **models(MODEL, random_forward=True)), [
         ({}, None),
+        ({"step_s": 0.05, "shares": {"dropout": 0.01}}, None),
+        ({"step_s": 0.05, "shares": {"dropout": 0.004}}, "masks take 0.4% of the step"),
         (models(), None),
         ({"device": "cuda"}, "on cuda"),
         (models(MODEL), "no random numbers"),
@@ -200,6 +202,8 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
     ]),
     "loader-workers": (replace(CPU, **loaders(LOADER)), [
         ({}, None, WORKERS),
+        ({"wait_share": 0.2}, None, WORKERS),
+        ({"wait_share": 0.02}, "only 2.0% of the step is waiting for data", WORKERS),
         (loaders(), "no DataLoader", WORKERS),
         ({"cores": 1}, "1 usable core", WORKERS),
         ({"world_size": 4}, "1 usable core", WORKERS),

@@ -96,21 +96,17 @@ def test_each_branch_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "given", "says"),
     [
-        (models.Keeps, "keeps state from call to call"),
-        (models.GivesList, "returns no tensor but list"),
+        (models.Keeps, X, "keeps state from call to call"),
+        (models.GivesList, X, "returns no tensor but list"),
+        (models.TakesObject, models.Record(X), "object of class Record"),
     ],
 )
-def test_refused(model: type[nn.Module], says: str, tmp_path: Path) -> None:
+def test_refused(model: type[nn.Module], given: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(CannotCapture, match=says) as refused:
-        taken(model(), [call(X)], tmp_path)
+        taken(model(), [call(given)], tmp_path)
     assert refused.value.cure
-
-
-def test_an_object_that_hides_its_tensors(tmp_path: Path) -> None:
-    with pytest.raises(CannotCapture, match="object of class Record"):
-        taken(models.TakesObject(), [call(models.Record(X))], tmp_path)
 
 
 def test_a_call_that_fails_names_the_line(tmp_path: Path) -> None:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from flatout_agent.apply.booster import Booster
-from flatout_agent.discover.discovery import Discovery
+from discovered import discovered
 from flatout_agent.job import Job
-from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    job, recorder = Job(), Recorder(str(tmp_path))
-    discovery = Discovery(job, Watcher(), Booster(job, (), recorder), recorder)
-    discovery.install()
-    yield job
-    assert not recorder.faults
-    discovery.remove_between_steps()
-    recorder.close()
+def job() -> Iterator[Job]:
+    with discovered(Watcher()) as (job, _):
+        yield job
 
 
 class Bundle(nn.Module):

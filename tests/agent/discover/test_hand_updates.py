@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 
-from flatout_agent.apply.booster import Booster
+from discovered import discovered
 from flatout_agent.attach.chain import Depth, model_call
 from flatout_agent.discover import hand_updates
-from flatout_agent.discover.discovery import Discovery
 from flatout_agent.discover.hand_updates import CONFIRMED
 from flatout_agent.job import Job
 from flatout_agent.speedups import forward_state
-from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.looks import look
 
@@ -55,23 +51,13 @@ class Counting(Watcher):
 
 @contextlib.contextmanager
 def agent(light: bool = True) -> Iterator[tuple[Job, Counting]]:
-    with tempfile.TemporaryDirectory() as folder:
-        job, recorder, watcher = Job(), Recorder(folder), Counting()
-        watcher.light = light
-        discovery = Discovery(job, watcher, Booster(job, (), recorder), recorder)
-        gradients, call = torch.autograd.grad, nn.Module.__call__
-        discovery.install()
-        try:
-            yield job, watcher
-        finally:
-            discovery.remove()
-            torch.ones(1, requires_grad=True).sum().backward()  # with that, the last hook goes
-            recorder._file.close()
-            with open(os.path.join(folder, f"{os.getpid()}.jsonl")) as records:
-                text = records.read()
-            assert "fault" not in text, text
-            assert torch.autograd.grad is gradients
-            assert nn.Module.__call__ is call
+    watcher = Counting()
+    watcher.light = light
+    gradients, call = torch.autograd.grad, nn.Module.__call__
+    with discovered(watcher) as (job, _):
+        yield job, watcher
+    assert torch.autograd.grad is gradients
+    assert nn.Module.__call__ is call
 
 
 def net() -> nn.Module:
@@ -206,8 +192,11 @@ def test_losses_of_several_weights_are_one_step() -> None:
         assert STEPS - LATE <= job.steps < STEPS
 
 
-def test_gradients_alone_are_no_step() -> None:
+@pytest.mark.parametrize("read", [True, False])
+def test_gradients_alone_are_no_step(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sensitivities are computed, weights loaded: nothing is trained."""
+    if not read:  # as on an accelerator
+        monkeypatch.setattr(hand_updates, "on_cpu", lambda weight: False)
     with agent() as (job, _):
         model = net()
         saved = {name: value.clone() for name, value in model.state_dict().items()}
@@ -302,18 +291,6 @@ def test_a_weight_whose_values_are_not_read_is_told_by_its_gradient(
         for _ in range(STEPS):
             loss_of(model).backward()  # added up, and never used
         assert job.steps <= counted + 2  # those under way
-
-
-def test_gradients_set_to_zero_are_no_step_where_values_are_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hand_updates, "on_cpu", lambda weight: False)
-    with agent() as (job, _):
-        model = net()
-        for _ in range(STEPS):
-            loss_of(model).backward()
-            model.zero_grad()
-        assert job.steps == 0
 
 
 def test_what_stands_before_a_call_may_change_its_layers() -> None:

@@ -25,6 +25,7 @@ from flatout_agent.live.calls import RepeatedCall
 from flatout_agent.speedups import compiling, forward_state, own_hooks
 from guarded import (
     Attending,
+    Made,
     Tagger,
     conv,
     cross_entropy,
@@ -159,17 +160,12 @@ def test_hugging_face_bert_that_computes_its_loss(uses_loss):
 
 
 def test_outputs_that_come_from_each_other_and_are_all_used():
-    class Deep(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+    def deep(model: Any, x: torch.Tensor) -> Any:
+        first = model.a(x).tanh()
+        second = model.b(first)
+        return {"first": first, "again": first, "all": [second, second.square().mean()]}
 
-        def forward(self, x: Any) -> Any:
-            first = self.a(x).tanh()
-            second = self.b(first)
-            return {"first": first, "again": first, "all": [second, second.square().mean()]}
-
-    model = Deep()
+    model = Made(deep, a=nn.Linear(8, 8), b=nn.Linear(8, 8))
     recorded = record(model, lambda o: o["first"].mean() + o["all"][1] + o["all"][0].sum(),
                       torch.randn(5, 8))  # fmt: skip
     made = repeat(model, recorded)
@@ -183,29 +179,18 @@ def test_outputs_in_a_dataclass():
         logits: torch.Tensor
         extra: dict[str, torch.Tensor]
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(20, 16), nn.Linear(16, 10)
+    def compute(model: Any, x: torch.Tensor, *, scale: float) -> Out:
+        found = model.body(x).relu()
+        return Out(model.head(found) * scale, {"kept": found.detach()})
 
-        def forward(self, x: Any, *, scale: float) -> Out:
-            found = self.body(x).relu()
-            return Out(self.head(found) * scale, {"kept": found.detach()})
-
-    (x, y), model = vectors(), Model()
+    (x, y), model = vectors(), Made(compute, body=nn.Linear(20, 16), head=nn.Linear(16, 10))
     assert_repeats(model, record(model, lambda o: cross_entropy(o.logits, y), x, scale=2.0))
 
 
 def test_several_outputs_of_which_one_is_not_used():
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Any) -> Any:
-            return self.a(x), (self.b(x), x.mean())
-
-    model = Two()
+    model = Made(
+        lambda model, x: (model.a(x), (model.b(x), x.mean())), a=nn.Linear(4, 4), b=nn.Linear(4, 4)
+    )
     recorded = record(model, lambda o: o[0].square().mean(), torch.randn(3, 4))
     made = assert_repeats(model, recorded)
     assert dict(zip(made.names, made.gradients, strict=True))["b.weight"] is None
@@ -268,16 +253,8 @@ def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
 
 def test_weights_used_twice_under_autocast_have_the_programs_very_gradients():
     """What comes back at a weight that is remembered as cast is added up in 16 bits."""
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(20, 20)
-
-        def forward(self, x: Any) -> Any:
-            return self.linear(self.linear(x).tanh())
-
-    (x, y), model = vectors(), Twice()
+    (x, y), linear = vectors(), nn.Linear(20, 20)
+    model = nn.Sequential(linear, nn.Tanh(), linear)
     with torch.autocast("cpu", torch.bfloat16):
         assert_repeats(model, record(model, labels_loss(y), x))
 
@@ -286,17 +263,12 @@ def test_weights_used_twice_under_autocast_have_the_programs_very_gradients():
 def test_what_code_is_compiled_for_is_as_it_was_in_the_call(cache):
     found: list[Any] = []
 
-    class Asks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(20, 10)
+    def asks(model: Any, x: torch.Tensor) -> Any:
+        found.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+                      torch.is_autocast_cache_enabled()))  # fmt: skip
+        return model.linear(x)
 
-        def forward(self, x: Any) -> Any:
-            found.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-                          torch.is_autocast_cache_enabled()))  # fmt: skip
-            return self.linear(x)
-
-    (x, y), model = vectors(), Asks()
+    (x, y), model = vectors(), Made(asks, linear=nn.Linear(20, 10))
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
         recorded = calls.begin(model, (x,), {})
         output = model(x)
@@ -319,18 +291,10 @@ def test_gradient_accumulation_is_left_alone():
 
 
 def test_tied_weights():
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.out = nn.Embedding(50, 16), nn.Linear(16, 50, bias=False)
-            self.out.weight = self.embed.weight
-
-        def forward(self, x: Any) -> Any:
-            return self.out(self.embed(x))
-
-    (x, y), model = words(), Tied()
+    (x, y), model = words(), nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50, bias=False))
+    model[1].weight = model[0].weight
     made = assert_repeats(model, record(model, labels_loss(y), x))
-    assert made.names == ["embed.weight"]
+    assert made.names == ["0.weight"]
 
 
 def test_frozen_parts():
@@ -352,9 +316,10 @@ class Writes(nn.Module):
         return self.linear(x)
 
 
-def test_a_model_that_writes_into_its_input_is_refused():
-    model = Writes(hidden=False)
-    recorded = record(model, torch.sum, torch.randn(2, 8))
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_model_that_writes_into_its_input_is_refused(gradient):
+    x = torch.randn(2, 8, requires_grad=gradient)
+    recorded = record(Writes(hidden=False), torch.sum, x * 1.0 if gradient else x)
     assert recorded.refusal == "its inputs are written to"
 
 
@@ -362,13 +327,6 @@ def test_a_model_that_writes_where_torch_does_not_see_it_is_refused():
     model = Writes(hidden=True)
     recorded = record(model, torch.sum, torch.randn(2, 8))
     assert guard.reference(recorded) is None
-
-
-def test_a_model_that_writes_into_an_input_with_a_gradient():
-    model = Writes(hidden=False)
-    leaf = torch.randn(2, 8, requires_grad=True)
-    recorded = record(model, torch.sum, leaf * 1.0)
-    assert recorded.refusal == "its inputs are written to"
 
 
 def test_a_program_that_reuses_its_batch_is_refused_after_that():
@@ -587,15 +545,8 @@ class Scaled(torch.autograd.Function):
 
 
 def test_a_function_with_its_own_backward():
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(20, 10)
-
-        def forward(self, x: Any) -> Any:
-            return Scaled.apply(self.linear(x))
-
-    (x, y), model = vectors(), Model()
+    (x, y) = vectors()
+    model = Made(lambda model, x: Scaled.apply(model.linear(x)), linear=nn.Linear(20, 10))
     assert_repeats(model, record(model, labels_loss(y), x))
 
 
@@ -617,16 +568,9 @@ class Replayed(torch.autograd.Function):
 
 
 def test_gradients_of_a_replay_are_not_written_over_by_the_next(monkeypatch):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(10, 20) / 5)
-
-        def forward(self, x: Any) -> Any:
-            return Replayed.apply(x, self.weight)
-
     monkeypatch.setattr(calls, "ACCELERATORS", ("cpu",))
-    (x, y), model = vectors(), Model()
+    (x, y), weight = vectors(), nn.Parameter(torch.randn(10, 20) / 5)
+    model = Made(lambda model, x: Replayed.apply(x, model.weight), weight=weight)
     recorded = record(model, labels_loss(y), x)
     written = calls.again(recorded)
     before = [gradient.clone() for gradient in written.gradients]
@@ -871,20 +815,15 @@ def test_an_error_of_ours_in_the_backward_pass_is_not_the_programs(monkeypatch):
 
 
 def test_many_kept_activations_must_not_be_used_either():
-    class Keeps(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(20, 20) for _ in range(10))
-            self.kept: list[torch.Tensor] = []
+    def keeps(model: Any, x: torch.Tensor) -> torch.Tensor:
+        model.kept = []
+        for layer in model.layers:
+            x = layer(x).tanh()
+            model.kept.append(x)
+        return x * 2
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.kept = []
-            for layer in self.layers:
-                x = layer(x).tanh()
-                self.kept.append(x)
-            return x * 2
-
-    (x, _), model = vectors(), Keeps()
+    layers = nn.ModuleList(nn.Linear(20, 20) for _ in range(10))
+    (x, _), model = vectors(), Made(keeps, layers=layers, kept=[])
     assert_repeats(model, record(model, lambda output: output.sum(), x))
     recorded = record(model, lambda output: output.sum() + model.kept[1].square().sum(), x)
     with pytest.raises(calls.OtherOutputsError, match="the loss uses one of many tensors"):
@@ -899,15 +838,7 @@ def test_torchs_own_hooks_are_no_hindrance():
 
 
 def test_a_call_that_gives_other_outputs_cannot_be_compared():
-    class Changes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x: Any) -> Any:
-            return [self.linear(x)] * (1 if GIVES else 0)
-
-    model = Changes()
+    model = Made(lambda model, x: [model.linear(x)] * len(GIVES), linear=nn.Linear(4, 4))
     GIVES.append(1)
     recorded = record(model, lambda o: o[0].sum(), torch.randn(2, 4))
     GIVES.clear()
@@ -919,19 +850,14 @@ GIVES: list[int] = []
 
 
 def test_what_the_model_raises_leaves_nothing_behind():
-    class Fails(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.count = nn.BatchNorm1d(4), 0
+    def fails(model: Any, x: torch.Tensor) -> Any:
+        model.count += 1
+        found = model.norm(x) * torch.rand(1)
+        if GIVES:
+            raise ValueError("now")
+        return found
 
-        def forward(self, x: Any) -> Any:
-            self.count += 1
-            found = self.norm(x) * torch.rand(1)
-            if GIVES:
-                raise ValueError("now")
-            return found
-
-    model = Fails()
+    model = Made(fails, norm=nn.BatchNorm1d(4), count=0)
     recorded = record(model, torch.sum, torch.randn(3, 4))
     before = everything(model)
     GIVES.append(1)

@@ -24,8 +24,8 @@ from flatout_agent.boosts import load as load_real
 from flatout_agent.job import Job
 from flatout_agent.live import checks
 from flatout_agent.live.rechecks import FIRST_RECHECK
-from guarded import conv, cross_entropy, differences, everything, images, mlp, vectors
-from planted import Layer, Program, Shift, assert_unharmed, planted, times
+from guarded import Made, conv, cross_entropy, differences, everything, images, mlp, vectors
+from planted import Layer, Program, Shift, assert_unharmed, planted, raising, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,13 +46,7 @@ def test_a_check_leaves_training_as_it_was(program, risk):
 
 @pytest.mark.parametrize("error", [RuntimeError("no kernel"), ValueError("bad\nsecond line")])
 def test_one_that_raises_in_the_guard_is_dropped(program, error):
-    def layer(call: Any) -> Any:
-        def fail(*args: Any) -> Any:
-            raise error
-
-        return fail
-
-    run = program(raises=planted(layer))
+    run = program(raises=planted(raising(error)))
     verdict = run.check("raises")
     assert not verdict.passed
     assert verdict.summary == f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
@@ -304,41 +298,46 @@ def test_gradients_of_gradients_are_compared(program):
     assert not run.check("once", step).passed, "it gives no second derivative"
 
 
-def mixed(run: Any) -> Callable[[], None]:
-    """A step whose loss uses the derivative by one input of that by another."""
+def plane() -> nn.Module:
+    return Made(lambda model, x, t: model.layers(torch.cat([x, t], 1)), layers=surface())
+
+
+def by_several_inputs(run: Program) -> None:
+    x, t = (torch.randn(8, 1, requires_grad=True) for _ in range(2))
+    (by_x,) = torch.autograd.grad(run.model(x, t).sum(), x, create_graph=True)
+    (by_x_and_t,) = torch.autograd.grad(by_x.sum(), t, create_graph=True)
+    run.backward(by_x_and_t.square().mean())
+
+
+def by_weights_of_a_derivative(run: Program) -> None:
+    x = torch.randn(8, 2, requires_grad=True)
+    (slope,) = torch.autograd.grad(run.model(x).sum(), x, create_graph=True)
+    weights = list(run.model.parameters())[:1]
+    inner = torch.autograd.grad(slope.square().mean(), weights, create_graph=True)
+    run.backward(inner[0].square().sum())
+
+
+def by_a_backward_pass_with_a_graph(run: Program) -> None:
+    x = torch.randn(8, 2, requires_grad=True)
+    run.job.graph_created = True  # as discovery notes
+    run.model(x).square().mean().backward(create_graph=True)
+    run.checks.backward_ended()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+@pytest.mark.parametrize(
+    ("make", "backward"),
+    [
+        (plane, by_several_inputs),
+        (surface, by_weights_of_a_derivative),
+        (surface, by_a_backward_pass_with_a_graph),
+    ],
+)
+def test_rounding_is_refused_where_derivatives_are_taken_otherwise(program, make, backward):
+    run = program(make(), rounds=planted(times(1.0), Risk.ROUNDING))
 
     def step() -> None:
-        x, t = (torch.randn(8, 1, requires_grad=True) for _ in range(2))
-        (by_x,) = torch.autograd.grad(run.model(x, t).sum(), x, create_graph=True)
-        (by_x_and_t,) = torch.autograd.grad(by_x.sum(), t, create_graph=True)
-        run.backward(by_x_and_t.square().mean())
-        run.update()
-
-    return step
-
-
-def test_rounding_is_refused_where_a_derivative_is_by_several_inputs(program):
-    class Plane(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = surface()
-
-        def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-            return self.layers(torch.cat([x, t], 1))
-
-    run = program(Plane(), rounds=planted(times(1.0), Risk.ROUNDING))
-    assert not run.check("rounds", mixed(run)).passed
-
-
-def test_rounding_is_refused_where_weights_are_trained_by_a_derivative_of_a_derivative(program):
-    run = program(surface(), rounds=planted(times(1.0), Risk.ROUNDING))
-
-    def step() -> None:
-        x = torch.randn(8, 2, requires_grad=True)
-        (slope,) = torch.autograd.grad(run.model(x).sum(), x, create_graph=True)
-        weights = list(run.model.parameters())[:1]
-        inner = torch.autograd.grad(slope.square().mean(), weights, create_graph=True)
-        run.backward(inner[0].square().sum())
+        backward(run)
         run.update()
 
     assert not run.check("rounds", step).passed
@@ -351,20 +350,6 @@ def test_rounding_is_taken_out_where_third_derivatives_come_later(program):
     for _ in range(2 * FIRST_RECHECK):
         later()
     assert [item.id for item in run.kept] == ["right"]
-
-
-@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
-def test_rounding_is_refused_where_backward_creates_a_graph(program):
-    run = program(surface(), rounds=planted(times(1.0), Risk.ROUNDING))
-
-    def step() -> None:
-        x = torch.randn(8, 2, requires_grad=True)
-        run.job.graph_created = True  # as discovery notes
-        run.model(x).square().mean().backward(create_graph=True)
-        run.checks.backward_ended()
-        run.update()
-
-    assert not run.check("rounds", step).passed
 
 
 @pytest.mark.parametrize(("order", "parameters"), [(2, False), (1, True)])
@@ -486,13 +471,7 @@ def test_an_exact_boost_that_reorders_much_may_pass_beside_those_that_round(prog
 
 
 def test_one_that_raises_does_not_damn_the_others(program):
-    def fails(call: Any) -> Any:
-        def run(*args: Any) -> Any:
-            raise RuntimeError("no kernel")
-
-        return run
-
-    run = program(raises=planted(fails), right=planted(times(1.0)))
+    run = program(raises=planted(raising(RuntimeError("no kernel"))), right=planted(times(1.0)))
     checked = run.check_all("raises", "right")
     assert checked.refused["raises"].failed
     assert [candidate.id for candidate in checked.sound] == ["right"]
@@ -575,9 +554,6 @@ def test_one_that_does_nothing_beside_another_is_compared_without_it(program):
     run = program(wrong=boost("wrong"), hidden=boost("hidden"), right=planted(times(1.0)))
     checked = run.check_all("wrong", "hidden", "right")
     assert set(checked.refused) == {"wrong", "hidden"}
-
-
-# Later checks ----------------------------------------------------------------------------------
 
 
 # Errors under a boost ---------------------------------------------------------------------------
@@ -867,14 +843,6 @@ def checkpointed(text: str) -> str:
     return text.replace("return self.body(x)", f"return {called}")
 
 
-RAISES_BACKWARD = """
-class Fails(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x): return x.view_as(x)
-    @staticmethod
-    def backward(ctx, gradient): raise RuntimeError("not here")
-fault = Fails.apply
-"""
 WATCH = """
 import gc
 from flatout_agent.live.run import LiveWatch
@@ -900,13 +868,6 @@ def until(condition: str) -> str:
 MOST_STEPS = 20_000
 SETTLED = until("watch.story is None")
 DROPPED = until("watch.story is None and not FAST[0]")
-RAISES_LATER = WRONG_LATER.replace(
-    "return output * (1.0 if watch.story is not None else 1.5)",
-    """
-    if watch.story is None: raise torch.OutOfMemoryError("no memory left")
-    return output
-""",
-)
 
 
 def decided(records: list[wire.Record]) -> list[wire.Decided]:
@@ -935,18 +896,6 @@ def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path, compiled):
     assert len(facts.models) == 1
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_in_a_process_one_that_raises_in_backward_does_no_harm(tmp_path):
-    done, records = live(tmp_path, PLANT + WATCH + RAISES_BACKWARD + SETTLED, MOST_STEPS)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == bare(tmp_path, steps(tmp_path))
-    (verdict,) = decided(records)
-    assert verdict.verdict == "failed"
-    assert verdict.reason.endswith("RuntimeError: not here")
-    assert [record for record in records if isinstance(record, wire.Fault)] == []
-
-
 @pytest.mark.slow
 def test_in_a_process_one_that_becomes_wrong_is_dropped_and_told(tmp_path):
     done, records = live(tmp_path, PLANT + WATCH + WRONG_LATER + DROPPED, MOST_STEPS)
@@ -956,17 +905,6 @@ def test_in_a_process_one_that_becomes_wrong_is_dropped_and_told(tmp_path):
     assert "the guard no longer holds" in last.reason
     assert "were trained under it" in last.reason
     assert [record for record in records if isinstance(record, wire.Fault)] == []
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_in_a_process_one_that_raises_later_is_dropped_and_the_program_goes_on(tmp_path):
-    done, records = live(tmp_path, PLANT + WATCH + RAISES_LATER + DROPPED, MOST_STEPS)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == bare(tmp_path, steps(tmp_path)), "no step was taken under it that differs"
-    last = decided(records)[-1]
-    assert last.verdict == "dropped"
-    assert "a call failed under it: OutOfMemoryError: no memory left" in last.reason
 
 
 @pytest.mark.thorough

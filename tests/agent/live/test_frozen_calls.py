@@ -14,7 +14,7 @@ from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Moment, Risk
 from flatout_agent.live import frozen_calls, rechecks
 from guarded import cross_entropy, mlp
-from planted import Layer, Program, Shift, late, planted, times
+from planted import NO_MEMORY, Layer, Program, Shift, late, planted, raising, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,13 +66,6 @@ def noisy(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def fails(call: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        raise RuntimeError("no kernel")
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
@@ -80,7 +73,7 @@ def fails(call: Callable[..., Any]) -> Callable[..., Any]:
         (times(1.02), "outputs 102.0% as large as they were"),
         (times(float("nan")), "more than"),
         (noisy, "more than"),
-        (fails, "RuntimeError: no kernel"),
+        (raising(RuntimeError("no kernel")), "RuntimeError: no kernel"),
     ],
 )
 def test_outputs_are_compared_and_training_stays_as_it_was(distilling, layer, reason):
@@ -126,13 +119,7 @@ def test_one_whose_calls_cannot_be_repeated_is_refused(distilling, monkeypatch):
 
 
 def test_one_that_finds_no_memory_beside_the_guard_has_not_failed(distilling):
-    def layer(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory, as it were")
-
-        return run
-
-    verdict = (job := distilling(hungry=beside(layer))).run.check("hungry", job.step)
+    verdict = (job := distilling(hungry=beside(NO_MEMORY))).run.check("hungry", job.step)
     assert (verdict.failed, verdict.reason) == (False, "too little GPU memory to compare")
     assert job.run.recorder._faults == set()
 
@@ -165,16 +152,8 @@ def test_one_that_goes_wrong_later_is_taken_out(distilling):
 
 def test_a_call_that_fails_under_it_is_repeated_as_written(distilling):
     steps: list[Any] = []
-
-    def layer(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            if steps[0].steps > 3:
-                raise RuntimeError("no kernel")
-            return call(*args)
-
-        return run
-
-    job = distilling(fragile=beside(layer))
+    fails = raising(RuntimeError("no kernel"), lambda: steps[0].steps > 3)
+    job = distilling(fragile=beside(fails))
     steps.append(job.run.job)
     job.run.keep("fragile")
     for _ in range(6):

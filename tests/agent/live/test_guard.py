@@ -24,18 +24,14 @@ from guarded import (
     images,
     record,
     train_call,
+    vectors,
 )
 
 Forward = Callable[..., Any]
 RISKS = ("exact", "rounding")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @contextlib.contextmanager
@@ -190,17 +186,9 @@ def test_one_parameter_without_gradient_is_found(net, risk):
 
 @pytest.mark.parametrize("risk", RISKS)
 @pytest.mark.parametrize("net", NETS)
-def test_nan_is_found(net, risk):
-    rare = outputs(lambda x: torch.where(x == x.max(), float("nan"), x))
-    found = case(net).verdict(rare, risk)
-    assert not found.passed
-    assert found.reason.startswith("NaN or Inf")
-
-
-@pytest.mark.parametrize("risk", RISKS)
-@pytest.mark.parametrize("net", NETS)
-def test_nan_in_backward_alone_is_found(net, risk):
-    rare = gradients(lambda g: torch.where(g == g.max(), float("inf"), g))
+@pytest.mark.parametrize(("place", "value"), [(outputs, float("nan")), (gradients, float("inf"))])
+def test_one_number_that_is_not_finite_is_found(place, value, net, risk):
+    rare = place(lambda x: torch.where(x == x.max(), value, x))
     found = case(net).verdict(rare, risk)
     assert not found.passed
     assert found.reason.startswith("NaN or Inf")
@@ -239,12 +227,15 @@ def channels_last(forward: Forward) -> Forward:
     return lambda x: forward(x.to(memory_format=torch.channels_last))
 
 
-def call_of(model: nn.Module) -> tuple[calls.RecordedCall, calls.RecordedCall]:
+def calls_of(
+    model: nn.Module, data: Callable[[], Any] = images
+) -> tuple[nn.Module, calls.RecordedCall, calls.RecordedCall]:
+    """The model, a call of it, and a call on another batch."""
     found = []
     for _ in range(2):
-        x, y = images()
+        x, y = data()
         found.append(record(model, lambda output, y=y: cross_entropy(output, y), x))
-    return found[1], found[0]
+    return model, found[1], found[0]
 
 
 def on_the_edge() -> Case:
@@ -274,14 +265,14 @@ def test_bfloat16_passes_where_one_way_of_rounding_misses_what_it_does(monkeypat
 def test_channels_last_passes_also_where_the_net_amplifies_reordering(layers, seed):
     torch.manual_seed(seed)
     model = conv(layers)
-    found = Case(model, *call_of(model)).verdict(channels_last, "exact")
+    found = Case(*calls_of(model)).verdict(channels_last, "exact")
     assert found.passed, found.reason
 
 
 def test_bfloat16_passes_on_a_deep_net_at_its_first_weights_or_is_near():
     torch.manual_seed(0)
     model = conv(12)
-    found = Case(model, *call_of(model)).verdict(bf16, "rounding")
+    found = Case(*calls_of(model)).verdict(bf16, "rounding")
     assert found.passed or found.near, found.reason
 
 
@@ -335,11 +326,7 @@ def test_compile_passes(net):
 def dropping() -> tuple[nn.Module, calls.RecordedCall, calls.RecordedCall]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 10))
-    found = []
-    for _ in range(2):
-        x, y = torch.randn(32, 20), torch.randint(10, (32,))
-        found.append(record(model, lambda output, y=y: cross_entropy(output, y), x))
-    return model, found[1], found[0]
+    return calls_of(model, vectors)
 
 
 def test_other_masks_pass_where_the_boost_draws_others():
@@ -383,14 +370,6 @@ def test_percent(ratio, shown):
     assert guard.percent(ratio) == shown
 
 
-def in_bf16(forward: Forward) -> Forward:
-    def call(*args: Any) -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
-            return forward(*args).float()
-
-    return call
-
-
 class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -411,14 +390,14 @@ def deep(seed: int) -> tuple[nn.Module, calls.RecordedCall]:
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
     )  # fmt: skip
     loss = functools.partial(cross_entropy, labels=torch.randint(0, 10, (16,)))
-    with boosted_by(model, in_bf16):
+    with boosted_by(model, bf16):
         return model, record(model, loss, torch.randn(16, 3, 24, 24))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_exact_boost_on_top_of_bf16_reorders_what_is_rounded(seed: int) -> None:
     model, recorded = deep(seed)
-    with boosted_by(model, in_bf16):
+    with boosted_by(model, bf16):
         written = calls.again(recorded)
         of_float32, own = (
             guard.noise_floor(recorded, written, None, False, False, rounded_by)

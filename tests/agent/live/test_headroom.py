@@ -22,7 +22,7 @@ from flatout_agent.live import checks, headroom
 from flatout_agent.live.run import LiveWatch
 from flatout_agent.speedups import memory_counters
 from guarded import cross_entropy, mlp, record, vectors
-from planted import Program, assert_unharmed, planted, times
+from planted import NO_MEMORY, Program, assert_unharmed, planted, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -237,15 +237,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]
     return calls
 
 
-def hungry(call: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory, as it were")
-
-    return run
-
-
 def test_a_boost_that_runs_out_of_memory_beside_the_guard_has_not_failed(program) -> None:
-    run = program(hungry=planted(hungry), other=planted(times(1.0)))
+    run = program(hungry=planted(NO_MEMORY), other=planted(times(1.0)))
     checked = run.check_all("hungry", "other")
     verdict = checked.refused["hungry"]
     assert (verdict.failed, verdict.error) == (False, None)
@@ -263,7 +256,7 @@ def test_a_second_model_is_not_passed_over_where_memory_lacks(program) -> None:
         return Applied(job.wrap_call(target, Depth.PRECISION, times(factor)))
 
     other = types.SimpleNamespace(BOOST=Boost("0", Risk.ROUNDING, Moment.MODEL), apply=apply)
-    run = program(hungry=planted(hungry, Risk.ROUNDING), other=other)
+    run = program(hungry=planted(NO_MEMORY, Risk.ROUNDING), other=other)
     run.watch(second)
 
     def step() -> None:

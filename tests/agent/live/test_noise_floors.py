@@ -55,18 +55,13 @@ def test_it_is_known_for_the_same_model_and_question() -> None:
     assert not known.cover([model, other], EXACT, 25)
 
 
-def test_it_is_measured_again_as_training_goes_on() -> None:
+def test_it_is_measured_again_as_training_goes_on_and_once_forgotten() -> None:
     model, known = nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 100, OWN)
     assert known.get(model, EXACT, 160) is OWN
     assert known.get(model, EXACT, 161) is None
-
-
-def test_what_is_forgotten_is_measured_anew() -> None:
-    model, known = nn.Linear(2, 2), NoiseFloors()
-    known.add(model, EXACT, 100, OWN)
     known.forget()
-    assert known.get(model, EXACT, 100) is None
+    assert known.get(model, EXACT, 160) is None
 
 
 @pytest.mark.slow

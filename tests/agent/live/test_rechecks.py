@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,54 +113,3 @@ def test_ranks_take_out_the_same_at_the_same_step(program):
     ((ids, reason),) = run.unsound
     assert ids == ["other"]
     assert reason.startswith("the guard no longer holds: on another rank")
-
-
-RANKS = """
-import os, sys, torch, types
-import torch.distributed as dist
-sys.path[:0] = [{tests!r}]
-import planted
-from pathlib import Path
-from flatout_agent.apply import booster
-from flatout_agent.live import checks, peers
-from planted import Program, late, planted as plant, times
-from guarded import mlp, vectors
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-job = []
-boosts = dict(late=plant(late(job, 150 if rank == 1 else 10_000)), right=plant(times(1.0)))
-for module in (checks, booster):
-    module.load = boosts.__getitem__
-run = Program(Path({folder!r}) / str(rank), mlp(), vectors, **boosts)
-job.append(run.job)
-ours = peers.Peers()
-run.rechecks._agree = ours.agree
-run.keep("right", "late")
-out_at = None
-while run.job.steps < 420:
-    run.step()
-    if run.unsound and out_at is None:
-        out_at = run.job.steps
-weights = sum(float(p.double().sum()) for p in run.model.parameters())
-ids = [ids for ids, _ in run.unsound]
-line = f"{{rank}} {{out_at}} {{ids}} {{sorted(run.booster.applied)}} {{weights}}\\n"
-os.write(1, line.encode())  # whole: the other rank writes to the same pipe
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_two_real_ranks_look_together(tmp_path):
-    for rank in "01":
-        (tmp_path / rank).mkdir()
-    script = tmp_path / "ranks.py"
-    tests = str(Path(__file__).parents[2])
-    script.write_text(RANKS.format(tests=tests, folder=str(tmp_path)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    first, second = sorted(line for line in done.stdout.splitlines() if line[:2] in ("0 ", "1 "))
-    assert first[2:] == second[2:], "the same step, the same boost, and the same weights after it"
-    assert "[['late']] ['right']" in first

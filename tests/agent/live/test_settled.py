@@ -33,7 +33,7 @@ from flatout_agent.live.run import LiveWatch
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile
-from planted import late, planted, times
+from planted import late, planted, raising, times
 
 AGENT = str(Path(flatout_agent.__file__).parent)
 EPOCH = 16
@@ -280,15 +280,7 @@ def test_steps_that_are_undone_save_nothing(loop: Callable[..., Loop]) -> None:
 
 def test_a_call_that_fails_under_a_boost_wakes_it(loop: Callable[..., Loop]) -> None:
     job: list[Job] = []
-
-    def breaks(call: Any) -> Any:
-        def run(*args: Any) -> Any:
-            if job[0].steps >= 3 * EPOCH:
-                raise RuntimeError("planted")
-            return call(*args)
-
-        return run
-
+    breaks = raising(RuntimeError("planted"), lambda: job[0].steps >= 3 * EPOCH)
     run = loop(beside=beside(), broken=planted(breaks))
     job.append(run.job)
     run.settle("beside", "broken")

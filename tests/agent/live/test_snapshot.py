@@ -21,14 +21,8 @@ OPTIMIZERS = {
 }
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.body(x)
-        return out
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
 
 
 def train(model: nn.Module, optimizer: Any, steps: int, seed: int) -> None:
@@ -62,7 +56,7 @@ def same(first: Any, second: Any) -> bool:
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_training_goes_on_from_it_as_it_did_then(kind: str) -> None:
     torch.manual_seed(0)
-    model = Net()
+    model = net()
     optimizer = OPTIMIZERS[kind](model.parameters())
     kept = Snapshot([model], [optimizer])
     train(model, optimizer, 3, seed=1)
@@ -83,7 +77,7 @@ def test_training_goes_on_from_it_as_it_did_then(kind: str) -> None:
 
 
 def test_state_that_came_later_goes() -> None:
-    model = Net()
+    model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     kept = Snapshot([model], [optimizer])
     kept.take(0)
@@ -94,7 +88,7 @@ def test_state_that_came_later_goes() -> None:
 
 
 def test_the_rate_is_the_programs() -> None:
-    model = Net()
+    model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     kept = Snapshot([model], [optimizer])
     kept.take(0)
@@ -105,13 +99,13 @@ def test_the_rate_is_the_programs() -> None:
 
 @pytest.mark.slow
 def test_it_holds_no_model_and_is_not_whole_for_another() -> None:
-    models, optimizers = [Net()], []
+    models, optimizers = [net()], []
     optimizers.append(torch.optim.SGD(models[0].parameters(), 0.1))
     kept = Snapshot(models, optimizers)
     kept.take(5)
     assert kept.whole
     gone = weakref.ref(models[0]), weakref.ref(next(models[0].parameters()))
-    models[0] = Net()
+    models[0] = net()
     optimizers[0] = torch.optim.SGD(models[0].parameters(), 0.1)
     gc.collect()
     assert [reference() for reference in gone] == [None, None]

@@ -6,11 +6,8 @@ import contextlib
 import copy
 import gc
 import multiprocessing
-import os
 import random
 import sys
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,8 +19,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from discovered import discovered
 from flatout_agent import boosts
-from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Switch
 from flatout_agent.boosts import (
     cpu_threads,
@@ -31,11 +28,8 @@ from flatout_agent.boosts import (
     indexed_rows,
     loader_workers,
 )
-from flatout_agent.discover.discovery import Discovery
-from flatout_agent.job import Job
 from flatout_agent.speedups import precision, slice_gradients, sparse_products
 from flatout_agent.speedups.precision import Bf16Support
-from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 
@@ -416,22 +410,10 @@ class Switches(Watcher):
 
 @contextlib.contextmanager
 def agent() -> Iterator[Switches]:
-    with tempfile.TemporaryDirectory() as folder:
-        job, recorder, switches = Job(), Recorder(folder), Switches()
-        job.handovers = weakref.WeakSet()
-        switches.booster = booster = Booster(job, (), recorder)
-        discovery = Discovery(job, switches, booster, recorder)
-        discovery.install()
-        try:
-            yield switches
-        finally:
-            switches.switch(())
-            discovery.remove()
-            torch.ones(1, requires_grad=True).sum().backward()  # with that, the last hook goes
-            recorder._file.close()
-            with open(os.path.join(folder, f"{os.getpid()}.jsonl")) as records:
-                text = records.read()
-            assert "fault" not in text, text
+    switches = Switches()
+    with discovered(switches) as (_, switches.booster):
+        yield switches
+        switches.switch(())
 
 
 def switched(make: Callable[[], Program], plan: Plan) -> tuple[Program, Switches]:

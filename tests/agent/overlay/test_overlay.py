@@ -65,12 +65,6 @@ LIBRARIES = {
         shared.fill_(7)
         assert torch.from_file("shared.bin", size=4).tolist() == [7] * 4
     """,
-    "torch.export": """
-        import torch
-        program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
-        torch.export.save(program, "program.pt2")
-        assert torch.export.load("program.pt2").module()(torch.ones(1, 2)).shape == (1, 2)
-    """,
     "profiler": """
         import json, os, torch
         with torch.profiler.profile() as profile:
@@ -196,15 +190,6 @@ LIBRARIES = {
         os.environ["TRITON_CACHE_DIR"] = os.path.abspath("cache")
         os.makedirs("cache/kernel")
     """,
-    "transformers": """
-        import os
-        from transformers import GPT2Config, GPT2LMHeadModel
-        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=10))
-        model.save_pretrained("saved")
-        assert "model.safetensors" in os.listdir("saved")
-        again = GPT2LMHeadModel.from_pretrained("saved", local_files_only=True)
-        assert again.num_parameters() == model.num_parameters()
-    """,
     "keep best": KEEP_BEST,
 }
 FRAMEWORKS = {
@@ -256,11 +241,8 @@ FRAMEWORKS = {
         trainer.fit(Net(), loader, ckpt_path=best.best_model_path, weights_only=False)
     """,
 }
-LIGHT = ("torch.export", "profiler", "safetensors", "tensorboard", "transformers", "keep best")
+LIGHT = ("profiler", "safetensors", "tensorboard", "keep best")
 """In a fork that has imported torch already; the others import all after the overlay is there."""
-SLOW_AND_ALIKE = ("transformers", "torch.export")
-"""The files of the one are those of safetensors, and its checkpoints are tested below; those of the
-other are torch's own archives."""
 Trial = Callable[..., list[str]]
 
 
@@ -316,13 +298,7 @@ def trial(tmp_path: Path, user: Path) -> Trial:
     return run
 
 
-@pytest.mark.parametrize(
-    "library",
-    [
-        pytest.param(name, marks=pytest.mark.thorough) if name in SLOW_AND_ALIKE else name
-        for name in LIBRARIES
-    ],
-)
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_program_sees_what_it_wrote_and_the_user_files_stay(
     library: str, user: Path, trial: Trial
 ) -> None:

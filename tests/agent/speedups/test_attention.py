@@ -7,12 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flatout_agent.boosts import bf16_autocast, fast_dropout
+from flatout_agent.boosts import fast_dropout
 from flatout_agent.job import Job
 from flatout_agent.speedups import attention as attention_module
-from flatout_agent.speedups import precision
 from flatout_agent.speedups.attention import attention
-from flatout_agent.speedups.precision import Bf16Support
 
 ORIGINAL = functional.scaled_dot_product_attention
 
@@ -29,21 +27,6 @@ class Net(nn.Module):
         out = functional.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=p)
         self.seen.append((out.dtype, out.grad_fn))
         return out
-
-
-@pytest.fixture
-def boosted(monkeypatch):
-    """A model under the boost on a CPU with these instructions."""
-
-    def apply(model, instructions="AVX512_BF16"):
-        support = Bf16Support(True, "native (fake)", instructions)
-        monkeypatch.setattr(precision, "native_bf16", lambda device: support)
-        job = Job()
-        job.models.append(model)
-        return bf16_autocast.apply(job, model, {})
-
-    yield apply
-    assert functional.scaled_dot_product_attention is ORIGINAL
 
 
 def computed_in(grad_fn, operation):
@@ -92,7 +75,7 @@ def test_attention_is_what_autocast_computes_but_for_rounding(boosted, monkeypat
     with torch.autocast("cpu", torch.bfloat16):
         low = results()
     full = results()
-    applied = boosted(model)
+    boosted(model)
     found = results()
     dtype, grad_fn = model.seen[-1]
     assert dtype is torch.bfloat16
@@ -100,7 +83,6 @@ def test_attention_is_what_autocast_computes_but_for_rounding(boosted, monkeypat
     assert tiles is (torch.float32 if most == 4 else None)
     for one, autocast, exact in zip(found, low, full, strict=True):
         assert (one - exact).norm() <= max(1.5 * (autocast - exact).norm(), 0.01 * exact.norm())
-    applied.undo()
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -110,20 +92,19 @@ def test_dropout_draws_the_same_weights(boosted, mask, instructions):
     with torch.autocast("cpu", torch.bfloat16):
         torch.manual_seed(1)
         low = model(x, mask)
-    applied = boosted(model, instructions)
+    boosted(model, instructions)
     torch.manual_seed(1)
     output = model(x, mask)
     assert (output - low.float()).norm() < 0.02 * low.norm()
     assert computed_in(model.seen[-1][1], "Baddbmm") is torch.bfloat16
     output.square().sum().backward()
     assert model.project.weight.grad.isfinite().all()
-    applied.undo()
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5])
 def test_grouped_queries_and_masks_with_a_gradient(boosted, p):
     model = Net()
-    applied = boosted(model)
+    boosted(model)
     query, key = torch.randn(2, 4, 6, 8, requires_grad=True), torch.randn(2, 2, 6, 8)
     bias = torch.randn(6, 6, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
@@ -134,7 +115,6 @@ def test_grouped_queries_and_masks_with_a_gradient(boosted, p):
     assert grouped.shape == query.shape
     called.sum().backward()
     assert bias.grad.isfinite().all()
-    applied.undo()
 
 
 @pytest.mark.parametrize(("instructions", "keys"), [("AMX", 6), ("Arm BF16", 512)])
@@ -142,26 +122,24 @@ def test_other_cpus_attend_by_tiles_in_bfloat16(boosted, monkeypatch, instructio
     """With AMX, where they are filled: here the six keys are as many as a tile holds."""
     monkeypatch.setattr(attention_module, "TILE_KEYS", keys)
     model = Net()
-    applied = boosted(model, instructions)
+    boosted(model, instructions)
     model(torch.randn(2, 6, 32))
     assert computed_in(model.seen[-1][1], "Attention") is torch.bfloat16
-    applied.undo()
 
 
 def test_with_amx_few_keys_are_attended_to_as_a_whole(boosted, monkeypatch):
     model, x = Net(), torch.randn(2, 6, 32)
-    applied = boosted(model, "AMX")
+    boosted(model, "AMX")
     model(x)
     assert computed_in(model.seen[-1][1], "Baddbmm") is torch.bfloat16
     monkeypatch.setattr(attention_module, "MOST_WEIGHTS", 4)
     model(x)
     assert computed_in(model.seen[-1][1], "Attention") is torch.bfloat16, "by torch's own tiles"
-    applied.undo()
 
 
 def test_evaluation_and_the_scripts_other_calls_are_left_alone(boosted):
     model, x = Net(), torch.randn(2, 6, 32)
-    applied = boosted(model)
+    boosted(model)
     query = torch.randn(2, 4, 6, 8, requires_grad=True)
     called = functional.scaled_dot_product_attention(query, query, query)
     assert torch.equal(called, ORIGINAL(query, query, query))
@@ -170,7 +148,6 @@ def test_evaluation_and_the_scripts_other_calls_are_left_alone(boosted):
         expected = ORIGINAL(*low).float()
     with torch.no_grad():
         assert torch.equal(model(x), expected)
-    applied.undo()
 
 
 @pytest.mark.parametrize("first", ["precision", "dropout"])

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from flatout_agent.boosts import bf16_autocast
-from flatout_agent.job import Job
-from flatout_agent.speedups import precision
-from flatout_agent.speedups.precision import Bf16Support
 
 ORIGINALS = functional.conv1d, functional.conv2d, functional.conv3d
 
@@ -41,25 +36,6 @@ class Net(nn.Module):
         while "Convolution" not in node.name():
             node = node.next_functions[0][0]
         return node._input_metadata[0].dtype  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def boosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Puts a model under the boost on a CPU with these instructions."""
-    applied: list[Any] = []
-
-    def apply(model: nn.Module, instructions: Any = "AVX512_BF16") -> Any:
-        support = Bf16Support(True, "native (fake)", instructions)
-        monkeypatch.setattr(precision, "native_bf16", lambda device: support)
-        job = Job()
-        job.models.append(model)
-        applied.append(bf16_autocast.apply(job, model, {}))
-        return applied[-1]
-
-    yield apply
-    for each in applied:
-        each.undo()
-    assert (functional.conv1d, functional.conv2d, functional.conv3d) == ORIGINALS
 
 
 def conv(kernel: int, stride: int = 1, **settings: Any) -> nn.Module:

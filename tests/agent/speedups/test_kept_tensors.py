@@ -13,6 +13,7 @@ from flatout_agent.attach.chain import Depth
 from flatout_agent.boosts import channels_last
 from flatout_agent.job import Job
 from flatout_agent.speedups.precision import AutocastCall
+from guarded import Made
 
 
 class Keeping(nn.Module):
@@ -65,18 +66,12 @@ def test_kept_activations_are_float32_and_still_have_their_gradient() -> None:
 
 
 def test_a_list_that_two_modules_share_stays_shared() -> None:
-    class Sharing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc, self.seen = nn.Linear(8, 8), seen
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.seen.clear()
-            self.seen.append(self.fc(x))
-            return self.seen[0]
+    def shares(model: Any, x: Tensor) -> Tensor:
+        model.seen[:] = [model.fc(x)]
+        return seen[0]
 
     seen: list[Tensor] = []
-    model = Sharing()
+    model = Made(shares, fc=nn.Linear(8, 8), seen=seen)
     in_bf16(model)
     for _ in range(5):
         model(torch.randn(4, 8))

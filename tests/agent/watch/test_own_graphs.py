@@ -6,7 +6,6 @@ A tape stands for the graph: it notes every operator.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,13 +68,6 @@ class Watched:
             with Tape() as tape:
                 self.step()
         return [func for func, *_ in tape.entries]
-
-
-@pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    found = Recorder(str(tmp_path))
-    yield found
-    found._file.close()
 
 
 @pytest.fixture

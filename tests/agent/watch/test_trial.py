@@ -153,17 +153,16 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
 
 
 def test_an_evaluation_waits_for_the_training_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[Job] = []
     monkeypatch.setattr("flatout_agent.watch.trial.synchronize", waited.append)
-    job, recorder = Job(), Recorder(str(tmp_path))
+    job = Job()
     watch = TrialWatch(job, Booster(job, (), recorder), recorder, wire.TrialOrders())
     for _ in range(2):
         watch.record.evaluation_begins()
     assert waited == [job]
     watch.notes.close()
-    recorder._file.close()
 
 
 def test_stable():

@@ -32,13 +32,6 @@ def losses() -> Iterator[UnscaledLosses]:
     assert torch.amp.GradScaler.scale is own
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    found = Recorder(str(tmp_path))
-    yield found
-    found._file.close()
-
-
 def scaler(enabled: bool = True) -> Any:
     return torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=enabled)
 

@@ -10,6 +10,7 @@ import torch
 
 from flatout_agent.speedups.graphs.host_values import CHANGES, TRAINED, HostValues
 from flatout_agent.speedups.graphs.recordings import NotRecordable
+from guarded import Made
 
 META = torch.device("meta")
 THERE = torch.empty(3, device=META)
@@ -110,15 +111,10 @@ def test_a_mask_made_on_the_host_is_recorded_on_a_gpu() -> None:
     from flatout_agent.boosts import cuda_graphs
     from flatout_agent.job import Job
 
-    class Masked(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(8, 8)
+    def masked(model: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, model.layer(x), torch.tensor(0.0, device=x.device))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.where(x > 0, self.layer(x), torch.tensor(0.0, device=x.device))
-
-    model = Masked().cuda()
+    model = Made(masked, layer=torch.nn.Linear(8, 8)).cuda()
     applied = cuda_graphs.apply(Job(), model, {})
     for _ in range(6):
         x = torch.randn(4, 8, device="cuda")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from flatout_agent.speedups.samples.shared_samples import Stored
 from flatout_agent.speedups.shared_log import Log
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.wire import BoostOrder
+from loaded import start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name")
 COUNT = 24
@@ -37,7 +37,6 @@ class Photos(Dataset[Any]):
     def __init__(self, decode: Callable[[int], Any] | None = None) -> None:
         self.decode = decode or _photo
         self.shift = 0.0
-        self.file: object = None
 
     def __len__(self) -> int:
         return COUNT
@@ -48,12 +47,6 @@ class Photos(Dataset[Any]):
         READ[index] += 1
         sample = self.decode(index)
         return sample if self.shift == 0.0 else (sample[0] + self.shift, sample[1])
-
-
-class Opens(Photos):
-    def __getitem__(self, index: int) -> Any:
-        self.file = self.file or object()
-        return super().__getitem__(index)
 
 
 class ReadsBatches(Photos):
@@ -82,13 +75,6 @@ def _loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
     return DataLoader(Photos() if dataset is None else dataset, **given)
 
 
-def _start(job: Job, loader: Any) -> Iterator[Any]:
-    """What `iter(loader)` does under the agent."""
-    iterator = iter(loader)
-    job.iterating(loader, iterator)
-    return job.batches(loader, iterator)
-
-
 def _epochs(make: Callable[[], Any], boosted: bool) -> tuple[list[Any], tuple[bool, str] | None]:
     """Three epochs' batches, what the program draws in between, and what became of the boost."""
     torch.manual_seed(3)
@@ -97,7 +83,7 @@ def _epochs(make: Callable[[], Any], boosted: bool) -> tuple[list[Any], tuple[bo
     applied = boost.apply(job, loader, {}) if boosted else None
     seen: list[Any] = []
     for _ in range(3):
-        seen.append(list(_start(job, loader)))
+        seen.append(list(start(job, loader)))
         seen.append([torch.rand(2), random.random()])
     told = applied.engaged() if applied is not None else None
     if applied is not None:
@@ -132,11 +118,11 @@ def test_every_epoch_is_the_same_as_without(decode: Any, options: dict[str, Any]
 def test_each_sample_is_read_once_by_one_of_the_workers() -> None:
     job, loader = Job(), _loader(shuffle=True)
     applied = boost.apply(job, loader, {})
-    list(_start(job, loader))
+    list(start(job, loader))
     assert (READ >= 1).all()
     READ.zero_()
     for _ in range(3):
-        list(_start(job, loader))
+        list(start(job, loader))
     assert READ.sum() <= 3 * 2 * 2  # two are compared in each new worker
     assert applied.steps_to_ready() == 0
 
@@ -151,14 +137,9 @@ def test_what_the_program_sets_between_epochs_is_seen() -> None:
     boost.apply(job, loader, {})
     for shift in (0.0, 0.0, 100.0, 0.0):
         dataset.shift = shift
-        batches = list(_start(job, loader))
+        batches = list(start(job, loader))
         expected = list(DataLoader(dataset, batch_size=4))
         assert same([list(b) for b in batches], [list(b) for b in expected])
-
-
-def test_a_dataset_that_opens_its_file_on_the_first_read_is_kept() -> None:
-    held, detail = _told(lambda: _loader(Opens()))
-    assert held, detail
 
 
 def test_errors_of_the_dataset_are_passed_on() -> None:
@@ -168,21 +149,20 @@ def test_errors_of_the_dataset_are_passed_on() -> None:
     boost.apply(job, loader, {})
     for _ in range(2):
         with pytest.raises(OSError, match="photo 23 is broken"):
-            list(_start(job, loader))
+            list(start(job, loader))
 
 
-def test_switched_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_switched_in_the_middle_of_an_epoch(recorder: Recorder) -> None:
     """No sample is lost or repeated, and the samples stay while it is off."""
     job, loader = Job(), _loader(prefetch_factor=1)
     job.handovers = weakref.WeakSet()
     job.loaders.append(loader)
-    recorder = Recorder(str(tmp_path))
     booster = Booster(job, (), recorder)
     order = BoostOrder("sample-cache", {})
     expected = [list(batch) for batch in loader]
     for _ in range(3):
         seen = []
-        for step, batch in enumerate(_start(job, loader)):
+        for step, batch in enumerate(start(job, loader)):
             seen.append(list(batch))
             if step == 1:
                 assert booster.on(order) is None
@@ -192,11 +172,10 @@ def test_switched_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     # How far workers read ahead while it is on is a matter of their speed: now they read it all.
     assert booster.on(order) is None
     for _ in range(2):
-        assert same([list(batch) for batch in _start(job, loader)], expected)
+        assert same([list(batch) for batch in start(job, loader)], expected)
     booster.off("sample-cache")
     assert booster.idle("sample-cache") is None
     booster.forget("sample-cache")
-    recorder.close()
     assert loader.worker_init_fn is None
 
 
