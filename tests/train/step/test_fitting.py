@@ -17,7 +17,6 @@ from flatout_train.errors import UsageError
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.fitting import Fit
 from flatout_train.step.splitting import batch_size
-from flatout_train.step.ways_to_fit import TIMED, WARM_UP
 from train.step.limited_memory import Block, Blocks, Held, Memory
 
 pytestmark = pytest.mark.slow
@@ -321,13 +320,6 @@ def test_the_user_s_own_errors_pass_through() -> None:
     assert undone == []
 
 
-def run_until_decided(loop: Loop, rows: int = 16) -> None:
-    wanted = plain_gradient_of(loop, rows)
-    for _ in range(4 * (WARM_UP + TIMED) + 1):
-        loop(batch_of(rows))
-        assert_same(loop.gradient(), wanted)
-
-
 def plain_gradient_of(loop: Loop, rows: int) -> list[Tensor]:
     memory = next(m.memory for m in loop.model.modules() if isinstance(m, Held))
     limit, memory.limit = memory.limit, float("inf")
@@ -340,76 +332,35 @@ def plain_gradient_of(loop: Loop, rows: int) -> list[Tensor]:
 WHOLE, ONE_BLOCK = 96, 24
 
 
-def test_recomputing_and_splitting_are_measured_and_the_faster_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("limit", "note", "last"),
+    [
+        (WHOLE - 1, "recomputes every block, not split: ", [3]),
+        (2 * ONE_BLOCK, "recomputes every block, split in 2: ", [1, 2]),
+    ],
+)
+def test_where_one_sample_does_not_fit_blocks_are_recomputed(
+    limit: int, note: str, last: list[int]
 ) -> None:
-    for slow, kept in (("split", "recomputes every block, not split"), ("all", "split in 4")):
-        memory = Memory(16 * (WHOLE / 2 - 8))  # every second block is too much in one part
-        loop = Loop(Blocks(memory).double(), "auto")
-        prices(monkeypatch, slow)
-        run_until_decided(loop)
-        assert loop.fit.note.startswith(kept), loop.fit.note
-        assert "measured: " in loop.fit.note
-        loop.tries.clear()
-        loop(batch_of(16))
-        assert loop.tries == ([[4] * 4] if slow == "all" else [[16]])
-        changed = [type(block) is not Block for block in loop.model.blocks]  # type: ignore[union-attr]
-        assert changed == [slow == "split"] * 4
-        loop(batch_of(4))  # what fits as it is, is done as it is
-        assert all(type(block) is Block for block in loop.model.blocks)  # type: ignore[union-attr]
-
-
-def prices(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
-    """A clock by which one way takes long, and every other way takes less the more it computes."""
-    cost = {None: 1.0, "selective": 3.0, "alternate": 2.5, "all": 2.0}
-    if slow == "split":
-        cost[None] = 9.0
-
-    def called(way: Any, seconds: Any, load: float) -> None:
-        way.calls += 1
-        if way.calls > WARM_UP:
-            way.times.append((lambda: cost[way.policy] * load, load))
-
-    monkeypatch.setattr("flatout_train.step.ways_to_fit.Way.add_call", called)
-
-
-@pytest.mark.thorough
-def test_recomputing_lets_a_sample_fit_that_splitting_cannot() -> None:
-    loop = Loop(Blocks(Memory(2 * ONE_BLOCK)).double(), "auto")  # half a sample
-    wanted = plain_gradient_of(loop, 4)
+    loop = Loop(Blocks(Memory(limit)).double(), "auto")
+    wanted = plain_gradient_of(loop, 3)
     for _ in range(3):
-        loop(batch_of(4))
+        loop(batch_of(3))
         assert_same(loop.gradient(), wanted)
-    assert loop.tries[-1] in ([1, 1, 1, 1], [2, 2])
+    assert loop.tries[-1] == last
+    assert loop.fit.note.startswith(note)
+    loop.fit.close()
+    assert [type(block) for block in repeated_blocks(loop.model)] == [Block] * 4
 
 
-@pytest.mark.thorough
-def test_without_auto_nothing_is_recomputed() -> None:
-    loop = Loop(Blocks(Memory(16 * WHOLE / 2)).double(), False)
-    run_until_decided(loop)
+def test_what_splitting_makes_fit_is_not_recomputed() -> None:
+    loop = Loop(Blocks(Memory(16 * WHOLE / 2)).double(), "auto")
+    for _ in range(3):
+        loop(batch_of(16))
+    assert loop.tries == [[16], [8, 8], [8, 8], [8, 8]]
     assert loop.fit.note == "split in 2: it did not fit at once"
 
 
-@pytest.mark.thorough
-def test_recomputing_that_fails_is_given_up_and_training_goes_on() -> None:
-    memory = Memory(16 * WHOLE / 2)
-
-    class Different(Block):
-        """Does something else when it runs in the backward pass."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            again = torch._C._current_graph_task_id() != -1
-            return super().forward(torch.cat([x, x]) if again else x)
-
-    model = Blocks(memory).double()
-    model.blocks = nn.ModuleList(Different(8, memory) for _ in range(4)).double()
-    loop = Loop(model, "auto")
-    run_until_decided(loop)
-    assert loop.fit.note.startswith("split in 2")
-    assert "recomputes every block: rejected (CheckpointError: " in loop.fit.note
-
-
-@pytest.mark.thorough
 def test_recompute_true_does_so_from_the_start() -> None:
     memory = Memory(16 * (ONE_BLOCK + 4 * 8))
     loop = Loop(Blocks(memory).double(), True)
@@ -422,12 +373,9 @@ def test_recompute_true_does_so_from_the_start() -> None:
     assert [type(block) for block in repeated_blocks(loop.model)] == [Block] * 4
 
 
-@pytest.mark.thorough
-def test_wrong_recompute_is_named() -> None:
+def test_recompute_needs_repeated_blocks() -> None:
     with pytest.raises(UsageError, match="no repeated blocks"):
         Fit(nn.Linear(2, 2), CPU, True)
-    with pytest.raises(UsageError, match="recompute='some' is unknown"):
-        Fit(nn.Linear(2, 2), CPU, "some")
 
 
 @pytest.mark.thorough
@@ -495,8 +443,7 @@ def test_a_real_limit_of_memory_is_met(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("recompute", [False, "auto"])
-def test_on_a_gpu_that_is_full(recompute: Recompute) -> None:
+def test_on_a_gpu_that_is_full() -> None:
     device = torch.device("cuda")
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh()) for _ in range(8)))
@@ -520,15 +467,14 @@ def test_on_a_gpu_that_is_full(recompute: Recompute) -> None:
     limit = torch.cuda.memory_reserved() + 900 * 2**20  # whole it takes 1 GiB and more
     torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
-        fit = Fit(model, device, recompute)
-        for _ in range(4 * (WARM_UP + TIMED) + 2):
+        fit = Fit(model, device)
+        for _ in range(3):
             model.zero_grad()
             fit.run(x, attempt, model.zero_grad)
             for parameter, grad in zip(model.parameters(), wanted, strict=True):
                 torch.testing.assert_close(parameter.grad, grad, rtol=1e-10, atol=1e-12)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert fit.note.endswith("it did not fit at once")
-    assert fit.note.startswith("split in") or "recomputes" in fit.note
+    assert fit.note.startswith("split in")
     model.zero_grad()
     assert torch.cuda.memory_allocated() == before
