@@ -17,10 +17,10 @@ augment: "auto": in training a random resized crop and flip, else none. "flip": 
     to one of n images in [0, 255], called after cropping ("auto"), in the program's own thread.
 color_jitter: maximum change of brightness, contrast and saturation, in [0, 1], as in torchvision's
     `ColorJitter`; one number or three. If passed, it also applies with train=False.
-cache: "auto": cache the decoded pictures in device or host memory, or the files in host memory,
-    if they fit (`notes["cache"]` says which and why). "device", "host", "files": cache there.
-    False: no cache. Cached pictures are at most twice `size` (256/224 where that does not fit).
-    decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
+cache: "auto": keep the decoded pictures in host memory if they fit (`notes["cache"]` says whether
+    and why). "host": keep them whatever the room. False: no cache. Cached pictures are at most
+    twice `size` (256/224 where that does not fit).
+decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
 labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
     `flatout_train.images.folder.find`), or None for the class folders.
 classes: the class names in order, such as another loader's `classes`: for a validation folder in
@@ -52,7 +52,7 @@ from flatout_train.errors import UsageError
 from flatout_train.images import cache as image_cache
 from flatout_train.images.arguments import ImageSettings, settings
 from flatout_train.images.augmenting import Augment
-from flatout_train.images.cache import Canvases, Files, Side
+from flatout_train.images.cache import Canvases, Side
 from flatout_train.images.finishing import Finisher
 from flatout_train.images.folder import Labels
 from flatout_train.images.pipeline import Pipeline
@@ -63,8 +63,6 @@ from flatout_train.loader.sampling import world
 VERSION = 1
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_SLACK = 1.25
-"""Files are cached up to this multiple of their estimated size."""
 
 
 def image_loader(
@@ -144,26 +142,20 @@ class ImageLoader:
     def _make_pipeline(self, sizes: Sequence[Side], through: Side | None) -> Pipeline:
         """The pipeline for the largest of these canvases that fits into memory."""
         probe: ImageProbe = self._probe
-        count, room = len(self.pictures), image_cache.room(self.device)
-        cache = self._settings.cache
-        if cache == "device" and self.device.type == "cpu":
-            cache = "host"
-        chosen = image_cache.plan(cache, count, sizes, probe.mean_file, room, through)
-        place = self.device if chosen.kind == "device" else torch.device("cpu")
-        side = chosen.canvas if chosen.kind in ("device", "host") else None
-        limit = count * probe.mean_file * _SLACK
+        count = len(self.pictures)
+        chosen = image_cache.plan(self._settings.cache, count, sizes, image_cache.room(), through)
+        kept = chosen.canvas if chosen.keeps else None
         reader = Reader(
             self.pictures,
             self._cuts,
             decoder=probe.decoder,
-            decodes_on_device=probe.device_decoder is not None and chosen.kind != "host",
+            decodes_on_device=probe.device_decoder is not None and kept is None,
             canvas=chosen.canvas,
-            canvases=Canvases(count, side, place) if side else None,
-            files=Files(limit) if chosen.kind == "files" else None,
+            canvases=None if kept is None else Canvases(count, kept),
             replace=self._settings.replace,
         )
         finisher = Finisher(reader, self.device, self._settings.normalise, probe.device_decoder)
-        self.notes["cache"] = chosen.reason if chosen.kind != "none" else f"no: {chosen.reason}"
+        self.notes["cache"] = chosen.reason if chosen.keeps else f"no: {chosen.reason}"
         self.notes["decoder"] = probe.reason
         return Pipeline(reader, finisher, self._workers, self._settings.prefetch)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flatout_train.images.finishing import Finisher, ReadBatch
 from flatout_train.images.reading import Item, Reader
+from flatout_train.loader.copying import SideStream
 from flatout_train.loader.sampling import Request
 
 TOGETHER = 8
@@ -47,22 +48,15 @@ class SideThread:
     """In a separate thread and on a side stream, concurrently with the training step."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._cuda: Any = torch.get_device_module(device)
-        self._stream = self._cuda.Stream(device)
+        self._side = SideStream(device)
         self._thread = ThreadPoolExecutor(1, "flatout-images")
 
     def start(self, work: Work) -> Future[tuple[Batch | None, Any]]:
-        return self._thread.submit(self._do, work)
-
-    def _do(self, work: Work) -> tuple[Batch | None, Any]:
-        with self._cuda.stream(self._stream):
-            return work(), self._stream.record_event()
+        return self._thread.submit(self._side.run, work)
 
     def take(self, started: Future[tuple[Batch | None, Any]]) -> Batch | None:
         batch, event = started.result()
-        stream = self._cuda.current_stream(self._device)
-        stream.wait_event(event)
+        stream = self._side.join(event)
         for tensor in batch or ():
             tensor.record_stream(stream)  # its memory belongs to the side stream
         return batch
@@ -111,9 +105,8 @@ class Pipeline:
         indices = [int(index) for index in request.indices]
         count = len(indices)
         draws = self.reader.cuts.draw(count, request.seed)
-        slots = torch.empty(
-            count, *self.reader.slot_shape, 3, dtype=torch.uint8, pin_memory=self._pinned
-        )
+        size = self.reader.cuts.size
+        slots = torch.empty(count, size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
         read = ReadBatch([None] * count, slots, draws)
         rows = draws.tolist()
         if self._pool is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +13,8 @@ from flatout_train.images.decoding import MARGIN, Decoder
 from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.folder import ImageFiles
 
-READ, WEIGHED = 16, 256
-"""Pictures that are read, and pictures whose file size is read."""
+READ = 16
+"""Pictures that are read."""
 MEASURED_PIXELS = 4_000_000
 """Pixels on which decoders are timed: about 0.1 s in all."""
 
@@ -26,8 +25,6 @@ class ImageProbe:
 
     sides: list[Side]
     """Height and width of each."""
-    mean_file: float
-    """Mean file size in bytes."""
     decoder: Decoder
     device_decoder: DeviceDecoder | None
     reason: str
@@ -36,9 +33,10 @@ class ImageProbe:
 
 def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int) -> ImageProbe:
     """Sample some of the pictures; UsageError if the requested decoder is not installed."""
-    samples = [data for place in _spread(len(pictures), READ) if (data := _read(pictures, place))]
+    some = min(len(pictures), READ)
+    places = [place * len(pictures) // some for place in range(some)]
+    samples = [data for place in places if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
-    sizes = [size for place in _spread(len(pictures), WEIGHED) if (size := _weigh(pictures, place))]
     measured = _measured(samples)
     together = device_decoding.candidates(device)
     chosen = next((decoder for decoder in together if decoder.name == choice), None)
@@ -49,8 +47,7 @@ def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int)
         chosen, reason = _compared(together, decoder, measured, device, workers, reason)
     else:
         reason = f"{decoder.name}: {reason}"
-    mean = sum(sizes) / len(sizes) if sizes else 0.0
-    return ImageProbe(sides, mean, decoder, chosen, reason)
+    return ImageProbe(sides, decoder, chosen, reason)
 
 
 def _compared(
@@ -75,23 +72,11 @@ def _compared(
     return None, f"{decoder.name}: {speeds}"
 
 
-def _spread(count: int, most: int) -> list[int]:
-    some = min(count, most)
-    return [place * count // some for place in range(some)]
-
-
 def _read(pictures: ImageFiles, place: int) -> bytes:
     try:
         return pictures.path(place).read_bytes()
     except OSError:  # the reader reports it in its turn
         return b""
-
-
-def _weigh(pictures: ImageFiles, place: int) -> int:
-    try:
-        return os.stat(pictures.path(place)).st_size  # noqa: PTH116 (the same, in fewer steps)
-    except OSError:
-        return 0
 
 
 def _side(data: bytes) -> Side | None:
