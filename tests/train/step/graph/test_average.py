@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flatout
-from flatout_train.step import averaging, train_step, update
+from flatout_train.step import train_step, update
 from flatout_train.step.averaging import Average
 from flatout_train.step.graph.whole_step import WholeStep
 from train.step.called import Calls
@@ -107,12 +107,12 @@ def test_replays_move_the_average_as_eager_steps_do_whatever_the_shape() -> None
     assert int(pair.step.ema.n_averaged) == 24
 
 
-def test_a_replayed_step_neither_launches_nor_walks_for_the_average(
+def test_a_replayed_step_launches_nothing_for_the_average(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = Pair()
     pair.train(batches(6))
-    monkeypatch.setattr(averaging._Pairs, "hold", lambda *_: pytest.fail("the pairs were asked"))
+    monkeypatch.setattr(Average, "_write", lambda *_: pytest.fail("it was written by hand"))
     monkeypatch.setattr(pair.fake, "_tensors", lambda: pytest.fail("it was recorded"))
     for recording in pair.step._graph_step._recordings.values():
         recording.replay = lambda: None
