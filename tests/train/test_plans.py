@@ -16,7 +16,7 @@ from flatout.tuning import plan_file
 from flatout_agent import boosts
 from flatout_train import plans
 from flatout_train.errors import UsageError
-from flatout_train.step import compiling, layout, precision
+from flatout_train.step import layout, precision
 
 
 def read(text: str, tmp_path: Path) -> plans.StepPlan:
@@ -75,7 +75,7 @@ def test_what_tune_writes_is_read(tmp_path_factory: pytest.TempPathFactory, plan
     assert found.fused == ("fused-optimizer" in ids)
     assert found.precision in (*precision.NAMES, precision.PLANNED)
     assert found.layout in layout.NAMES
-    assert found.compile is False or found.compile in ("blocks", "whole", *compiling.MODES)
+    assert found.compile is False or found.compile in ("blocks", "whole", "tuned")
     assert (found.compile is not False) == ("compile" in ids)
     for boost in plan.boosts:
         if boost.id == "loader-workers":
@@ -86,11 +86,7 @@ def test_a_plan_as_choices(tmp_path: Path) -> None:
     text = planned("bf16-autocast", "tf32", "channels-last", "loader-pin-memory", "loader-workers")
     text += '[boosts.compile]\nparams = {mode = "max-autotune"}\n[boosts.batch-fetch]\n'
     found = read("\ufeff" + text, tmp_path)
-    assert (found.precision, found.compile, found.layout) == (
-        "bf16",
-        "max-autotune",
-        "channels_last",
-    )
+    assert (found.precision, found.compile, found.layout) == ("bf16", "tuned", "channels_last")
     assert found.graph is None
     assert not found.fused
     assert found.loader == {"workers": "auto", "pin_memory": True}
@@ -108,6 +104,8 @@ def test_what_is_compiled_is_the_plans(scope: str, tmp_path: Path) -> None:
     text = planned() + f'[boosts.compile]\nparams = {{scope = "{scope}", mode = "default"}}\n'
     assert read(text, tmp_path).compile == scope
     assert read(planned("compile"), tmp_path).compile == "whole"  # as older plans say it
+    text = planned() + '[boosts.compile]\nparams = {mode = "reduce-overhead"}\n'
+    assert read(text, tmp_path).compile == "whole", "the step records CUDA graphs of its own"
 
 
 @pytest.mark.parametrize(
