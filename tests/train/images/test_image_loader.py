@@ -27,6 +27,7 @@ from flatout_train.images import image_loader as images
 from flatout_train.images.decoding import CorruptError, open_picture
 from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.image_loader import ImageLoader, image_loader
+from flatout_train.loader import sampling
 from flatout_train.loader.sampling import World
 from train.images.pictures import encoded, folder, picture, reference
 
@@ -176,7 +177,7 @@ def test_other_pictures_cannot_be_resumed_with(tmp_path: Path) -> None:
     (root / "c0/0.jpg").rename(root / "c1/0a.jpg")
     with pytest.raises(UsageError, match="names_and_labels was"):
         loader(root).load_state_dict(state)
-    with pytest.raises(UsageError, match="state has version 99, this flatout reads 1"):
+    with pytest.raises(UsageError, match="state has version 99, this flatout reads 2"):
         loader(root).load_state_dict({**state, "version": 99})
     state = loader(root).state_dict()
     with pytest.raises(UsageError, match="seed was 0, now it is 1"):
@@ -379,7 +380,7 @@ def test_ranks_share_an_epoch_without_overlap(
     table = {f"c0/{number}.jpg": number for number in range(12)}
     found = []
     for rank in range(3):
-        monkeypatch.setattr(images, "world", lambda rank=rank: World(rank, 3))
+        monkeypatch.setattr(sampling, "world", lambda rank=rank: World(rank, 3))
         one = loader(root, batch_size=2, labels=table, train=train)
         batches = passed(one)
         assert len(batches) == len(one) == 2
@@ -462,7 +463,7 @@ def test_decoding_on_a_device_gives_the_same_batches(
     for _ in range(2):
         assert same(passed(one), passed(wanted), far)
     assert one.state_dict()["decoder"] == "fake:device"
-    assert not loader(root, cache="host", **given)._pipeline.reader.decodes_on_device
+    assert not loader(root, cache="host", **given)._images.pipeline.reader.decodes_on_device
 
 
 def one_that_differs(root: Path) -> int:
