@@ -42,22 +42,26 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flatout_agent.limits import local_processes, usable_cores
+from flatout_train.devices import device as best_device
+from flatout_train.errors import UsageError
+from flatout_train.images import augmenting
 from flatout_train.images import cache as image_cache
-from flatout_train.images.arguments import ImageSettings, settings
-from flatout_train.images.augmenting import Augment
+from flatout_train.images import folder as image_folder
+from flatout_train.images.augmenting import Augment, Cuts, Normalise
 from flatout_train.images.cache import Canvases, Side
 from flatout_train.images.finishing import Finisher
-from flatout_train.images.folder import Labels
+from flatout_train.images.folder import ImageFiles, Labels
 from flatout_train.images.pipeline import Pipeline
 from flatout_train.images.probing import ImageProbe, probe
 from flatout_train.images.reading import Reader, Skipped
 from flatout_train.loader.epochs import BatchMark, EpochLoader, Marked
-from flatout_train.loader.sampling import World
+from flatout_train.loader.sampling import IndexOrder, World, world
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -96,7 +100,52 @@ def image_loader(
     Raises UsageError for invalid arguments, for a folder without pictures or classes, and if more
     than half of the pictures tried cannot be read.
     """
-    return ImageLoader(settings(**locals()))
+    _check(batch_size, workers, prefetch, dtype)
+    cuts = augmenting.choose(augment, size, resize, train, color_jitter)
+    pictures = image_folder.find(folder, labels, classes)
+    target = best_device() if device == "auto" else torch.device(device)
+    short = drop_last if drop_last is not None else train
+    order = IndexOrder(len(pictures), batch_size, shuffle=train, seed=seed, drop_last=short)
+    if order.batches(world()) == 0:
+        raise UsageError(
+            f"image_loader: {len(pictures)} pictures are fewer than one batch of {batch_size} for "
+            f"each of {world().size} processes; pass a smaller batch_size, or drop_last=False."
+        )
+    normalise = Normalise(mean, std, target, dtype)
+    number = workers if isinstance(workers, int) else None
+    return ImageLoader(
+        ImageSettings(
+            pictures, order, cuts, normalise, target, number, cache, decoder, train, prefetch
+        )
+    )
+
+
+def _check(batch_size: int, workers: int | str, prefetch: int, dtype: torch.dtype) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(f"image_loader: batch_size={batch_size!r} must be a number of at least 1.")
+    if workers != "auto" and (not isinstance(workers, int) or workers < 0):
+        raise UsageError(f"image_loader: workers={workers!r} must be 'auto' or a number from 0.")
+    if prefetch < 0:
+        raise UsageError(f"image_loader: prefetch={prefetch!r} must be at least 0.")
+    if not dtype.is_floating_point:
+        raise UsageError(f"image_loader: dtype={dtype} must be a floating-point type.")
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """The pictures, their order, the operations on each, and how they are loaded."""
+
+    pictures: ImageFiles
+    order: IndexOrder
+    cuts: Cuts
+    normalise: Normalise
+    device: torch.device
+    workers: int | None
+    cache: str | bool
+    decoder: str
+    replace: bool
+    """Whether a corrupt picture is replaced by another; else it is dropped."""
+    prefetch: int
 
 
 class ImageSource:

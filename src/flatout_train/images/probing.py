@@ -38,38 +38,23 @@ def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int)
     samples = [data for place in places if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
     measured = _measured(samples)
-    together = device_decoding.candidates(device)
-    chosen = next((decoder for decoder in together if decoder.name == choice), None)
-    decoder, reason = decoding.choose("auto" if chosen else choice, measured)
-    if chosen is not None:
-        reason = f"{chosen.name}: requested"
-    elif choice == "auto" and together:
-        chosen, reason = _compared(together, decoder, measured, device, workers, reason)
-    else:
-        reason = f"{decoder.name}: {reason}"
-    return ImageProbe(sides, decoder, chosen, reason)
-
-
-def _compared(
-    together: list[DeviceDecoder],
-    decoder: Decoder,
-    measured: list[bytes],
-    device: torch.device,
-    workers: int,
-    reason: str,
-) -> tuple[DeviceDecoder | None, str]:
-    """The fastest device decoder, or None if the host's threads together are faster; and why."""
+    on_device = device_decoding.installed(device)
+    asked = on_device is not None and choice == on_device.name
+    decoder, reason = decoding.choose("auto" if asked else choice, measured)
+    if on_device is None or not (asked or choice == "auto"):
+        return ImageProbe(sides, decoder, None, f"{decoder.name}: {reason}")
+    if asked:
+        return ImageProbe(sides, decoder, on_device, f"{on_device.name}: requested")
     wait = torch.get_device_module(device).synchronize
-    rates = {
-        candidate.name: device_decoding.rate(candidate, measured, wait) for candidate in together
-    }
-    best = max(together, key=lambda candidate: rates[candidate.name])
-    host = decoding.rate(decoder, measured) * workers
-    speeds = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
-    speeds = f"pictures per second: {speeds}, {decoder.name} in {workers} threads {host:.0f}"
-    if rates[best.name] > host / MARGIN and rates[best.name] > 0:
-        return best, f"{best.name}: {speeds}"
-    return None, f"{decoder.name}: {speeds}"
+    there = device_decoding.rate(on_device, measured, wait)
+    here = decoding.rate(decoder, measured) * workers
+    faster = there > here / MARGIN and there > 0
+    name = on_device.name if faster else decoder.name
+    reason = (
+        f"{name}: pictures per second: {on_device.name} {there:.0f}, {decoder.name} in {workers} "
+        f"threads {here:.0f}"
+    )
+    return ImageProbe(sides, decoder, on_device if faster else None, reason)
 
 
 def _read(pictures: ImageFiles, place: int) -> bytes:
