@@ -108,31 +108,6 @@ def test_what_is_compiled_is_the_plans(scope: str, tmp_path: Path) -> None:
     assert read(text, tmp_path).compile == "whole", "the step records CUDA graphs of its own"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "version = 1"),
-        ("version = true\n", "version = True is not a whole number. Make version"),
-        ("version = 0\n", "version = 1"),
-        ("version = 2\n", "version 2, this flatout knows version 1. Update flatout"),
-        ("version = 1\n[boost.x]\n", "Did you mean 'boosts'"),
-        ("version = 1\n[boosts.chanels-last]\n", "Did you mean channels-last"),
-        ("version = 1\n[boosts.zzzzz]\n", "Known are: allocator"),
-        ("version = 1\nboosts = ['a']\n", "not a table"),
-        ("version = 1\n[boosts]\ntf32 = true\n", "boosts.tf32 = True is not a table"),
-        ("version = 1\n[boosts.tf32]\ngian = 2\n", "boosts.tf32.gian is not known"),
-        ("version = 1\n[boosts.compile]\nparams = {zzz = 1}\n", "params.zzz is not known"),
-        ("version = 1\n[boosts.compile]\nparams = {mode = 1}\n", "not of the kind of 'default'"),
-        ("version = 1\n[boosts\n", "line 2"),
-    ],
-)
-def test_refused(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refused:
-        read(text, tmp_path)
-    assert words in str(refused.value)
-    assert "flatout.toml" in str(refused.value)
-
-
 def test_no_file_no_text(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no plan at .* flatout tune"):
         plans.read(tmp_path / "flatout.toml")

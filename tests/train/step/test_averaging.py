@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from flatout_train.step.averaging import Average
-from train.step.called import Calls
+from train.step.loops import Calls
 
 
 def network(device: str = "cpu") -> nn.Module:

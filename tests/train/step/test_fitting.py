@@ -100,86 +100,6 @@ def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
     assert memory.held == 0
 
 
-@pytest.mark.thorough
-def test_memory_that_others_give_back_is_asked_for_before_a_batch_is_split() -> None:
-    memory = Memory(200)
-    loop = Loop(sequence(memory))
-    held = [memory.take(torch.empty(128))]
-
-    def free() -> bool:
-        gives = bool(held)
-        held.clear()
-        return gives
-
-    loop.fit.free = free
-    loop(batch_of(16))
-    assert loop.tries == [[16], [16]]
-    assert loop.fit.note == "everything fitted"
-    loop(batch_of(32))
-    assert loop.tries[2:] == [[32], [16, 16]], "there is nothing more to give"
-
-
-class Failing(torch.autograd.Function):
-    """Runs out of memory in the forward or the backward pass of more than `limit` samples."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, limit: int, where: str) -> Tensor:
-        ctx.full = len(x) > limit
-        if ctx.full and where == "forward":
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        if ctx.full:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return grads[0], None, None
-
-
-class Limited(nn.Module):
-    """A model that runs out of memory at `where`, with more samples than `limit`."""
-
-    def __init__(self, where: str, limit: int) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(8, 8).double(), nn.Linear(8, 3).double()
-        self.norm = nn.BatchNorm1d(8).double().eval()
-        self.where, self.limit = where, limit
-
-    def forward(self, x: Tensor) -> Tensor:
-        # the second layer's gradient is there already when the backward pass fails
-        held = Failing.apply(self.norm(self.one(x)).tanh(), self.limit, self.where)
-        return self.two(held)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param(0, marks=pytest.mark.thorough),
-        1,
-        pytest.param(2, marks=pytest.mark.thorough),
-        pytest.param(7, marks=pytest.mark.thorough),
-    ],
-)
-def test_memory_may_end_in_either_pass_at_any_step(where: str, at: int) -> None:
-    model = Limited(where, 100)
-    loop = Loop(model)
-    for step in range(10):
-        if step == at:
-            model.limit = 5
-        batch = batch_of(12)
-        limit, model.limit = model.limit, 100
-        wanted = plain_gradient(model, batch)
-        model.limit = limit
-        loop(batch)
-        assert_same(loop.gradient(), wanted)
-    assert loop.tries[-1] == [3, 3, 3, 3]
-    # at a later step the same size had fitted before: it is tried once more as it is
-    tried = [[12]] * (at + (2 if at else 1)) + [[6, 6]] + [[3, 3, 3, 3]] * (10 - at)
-    assert loop.tries == tried
-    assert loop.fit.note == "split in 4: it did not fit at once"
-
-
 def test_what_fits_is_remembered_by_the_size_of_the_batch() -> None:
     memory = Memory(8 * 5)
     loop = Loop(sequence(memory))
@@ -210,30 +130,6 @@ def test_what_had_fitted_is_repeated_once_as_it_is() -> None:
     loop(batch_of(16))
     assert loop.tries == [[16]] * 4
     assert loop.fit.note == "everything fitted"
-
-
-def test_a_repeated_attempt_draws_the_same_random_numbers() -> None:
-    memory = Memory(float("inf"))
-    model = nn.Sequential(nn.Dropout(0.5), Held(memory), nn.Linear(8, 3)).double()
-    loop = Loop(model)
-    batch = batch_of(16)
-    loop(batch)
-    torch.manual_seed(5)
-    wanted = plain_gradient(model, batch)
-    after = torch.get_rng_state()
-    torch.manual_seed(5)
-    real, failures = memory.take, iter([True])
-
-    def take(like: Tensor) -> Tensor:
-        if next(failures, False):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(like)
-
-    memory.take = take  # type: ignore[method-assign]
-    loop(batch)
-    assert loop.tries == [[16], [16], [16]]
-    assert_same(loop.gradient(), wanted)
-    assert torch.equal(torch.get_rng_state(), after)
 
 
 def test_a_failed_attempt_leaves_nothing_behind() -> None:
@@ -305,19 +201,6 @@ def test_a_batch_without_batch_dimension_cannot_be_split() -> None:
     fit = Fit(nn.Linear(1, 1), CPU, "auto")
     with pytest.raises(torch.OutOfMemoryError, match="a batch that cannot be split"):
         fit.run({"text": "abc"}, attempt, lambda: None)
-
-
-def test_the_user_s_own_errors_pass_through() -> None:
-    class OwnError(RuntimeError):
-        pass
-
-    def attempt(parts: list[Any]) -> Tensor:
-        raise OwnError("out of memory, says the user's own code")
-
-    undone: list[int] = []
-    with pytest.raises(OwnError):
-        Fit(nn.Linear(1, 1), CPU, False).run(batch_of(4), attempt, lambda: undone.append(1))
-    assert undone == []
 
 
 def plain_gradient_of(loop: Loop, rows: int) -> list[Tensor]:

@@ -18,8 +18,8 @@ from flatout_train.step import histories, update
 from flatout_train.step import train_step as step
 from flatout_train.step.graph.whole_step import WholeStep
 from train.step.graph.fake import FakeRecorder
+from train.step.loops import PLAIN, by_hand
 
-PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd-fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
     "adamw-fused": lambda p: torch.optim.AdamW(p, lr=3e-4, fused=True),
@@ -61,17 +61,6 @@ def batches(count: int = 8, bad: tuple[int, ...] = ()) -> list[tuple[Tensor, Ten
     for place in bad:
         data[place][0][3, 2] = math.nan
     return data
-
-
-def by_hand(
-    model: nn.Module, optimizer: torch.optim.Optimizer, data: list[Any], clip: float | None = None
-) -> None:
-    for input, target in data:
-        optimizer.zero_grad()
-        F.cross_entropy(model(input), target).backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
 
 
 def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
