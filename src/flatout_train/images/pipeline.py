@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,27 +21,6 @@ TOGETHER = 8
 
 Batch = tuple[Tensor, Tensor]
 Work = Callable[[], Batch | None]
-
-
-class Lane(Protocol):
-    """Where batches are finished: started early, taken when they are needed."""
-
-    def start(self, work: Work) -> Any: ...
-    def take(self, started: Any) -> Batch | None: ...
-    def close(self) -> None: ...
-
-
-class SameThread:
-    """In the program's own thread, when the batch is needed."""
-
-    def start(self, work: Work) -> Work:
-        return work
-
-    def take(self, started: Work) -> Batch | None:
-        return started()
-
-    def close(self) -> None:
-        pass
 
 
 class SideThread:
@@ -75,7 +54,8 @@ class Pipeline:
         self._pool = _pool(workers) if workers else None
         cuda = finisher.device.type == "cuda"
         self._pinned = cuda
-        self._lane: Lane = SideThread(finisher.device) if cuda and ahead else SameThread()
+        self._lane = SideThread(finisher.device) if cuda and ahead else None
+        """Where batches are finished; None: in the program's own thread, when they are needed."""
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[Batch, int]]:
         """Batches with the position in the epoch after each; empty batches are skipped."""
@@ -88,7 +68,7 @@ class Pipeline:
                 if not under_way:
                     return
                 started, _, end = under_way.popleft()
-                batch = self._lane.take(started)
+                batch = started() if self._lane is None else self._lane.take(started)
                 if batch is not None:
                     yield (self.finisher.last(batch[0]), batch[1]), end
         finally:
@@ -99,7 +79,8 @@ class Pipeline:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-        self._lane.close()
+        if self._lane is not None:
+            self._lane.close()
 
     def _start(self, request: Request) -> tuple[Any, list[Future[None]], int]:
         indices = [int(index) for index in request.indices]
@@ -115,7 +96,7 @@ class Pipeline:
                 self._read(indices, rows, read, range(count))
                 return self.finisher.finish(read)
 
-            return self._lane.start(work), [], request.end
+            return self._finished(work), [], request.end
         share = max(1, min(TOGETHER, count // (2 * self._workers)))
         futures = [
             self._pool.submit(
@@ -129,7 +110,10 @@ class Pipeline:
                 future.result()
             return self.finisher.finish(read)
 
-        return self._lane.start(finish), futures, request.end
+        return self._finished(finish), futures, request.end
+
+    def _finished(self, work: Work) -> Any:
+        return work if self._lane is None else self._lane.start(work)
 
     def _read(
         self, indices: Sequence[int], draws: list[list[float]], read: ReadBatch, places: range

@@ -44,7 +44,7 @@ def recompute(model: nn.Module) -> Callable[[], None]:
             f"{type(model).__name__} has no repeated blocks to recompute: call "
             "torch.utils.checkpoint in its forward, or pass recompute=False"
         )
-    classes = [type(block) for block in blocks]
+    classes: list[Any] = [type(block) for block in blocks]
     for block, cls in zip(blocks, classes, strict=True):
         object.__setattr__(block, "__class__", _recomputed(cls))
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatout_train.checkpoint.tracked import unwrapped
 from flatout_train.errors import NonfiniteError
 from flatout_train.step import loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
@@ -143,7 +144,7 @@ class TrainStep:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.device = next(filter(_is_trainable, model.parameters())).device
         self._options, self._choices, self._loss_fn = options, choices, loss_fn
-        self._bare = ranks.bare(model)
+        self._bare: nn.Module = unwrapped(model)
         self._pair = loss_fn is not None and not loss_call.takes_model(loss_fn)
         choices.begin_settings(model, self.device)
         self._layout = choices.place(model)
