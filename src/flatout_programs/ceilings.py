@@ -29,14 +29,13 @@ FAMILIES = (
     "disk",
     "exchange",
     "ranks",
-    "cpu_against_gpu",
 )
 """The order in which they are shown; `BY_VALUE` is the order in which they are measured."""
 BY_VALUE = (
     *("matmul-bf16", "matmul-fp32", "copy-device", "copy-host-to-device-pinned"),
     *("copy-device-to-host-pinned", "launch-rate", "matmul-fp16", "matmul-tf32"),
     *("attention-bf16", "conv-nhwc-bf16", "matmul-cpu-fp32", "memory-cpu", "disk-read"),
-    *("jpeg-decode-core", "launch-latency", "graph-replay", "matmul-cpu-bf16"),
+    *("jpeg-decode-core", "launch-latency", "matmul-cpu-bf16"),
     *("copy-host-to-device-pageable", "matmul-fp8", "matmul-fp64", "conv-nchw-fp32"),
 )
 """One of each kind first, so the least valuable is left out if time runs out: further devices and

@@ -150,8 +150,8 @@ def _step_plan(plan: WrittenPlan) -> StepPlan:
     compiled: str | bool = False
     if "compile" in planned:
         mode = planned["compile"].get("mode", "default")
-        scope = planned["compile"].get("scope", "whole")
-        compiled = scope if mode == "default" else mode
+        # The modes with CUDA graphs have no name of their own: a step records all that it launches.
+        compiled = "tuned" if "autotune" in mode else planned["compile"].get("scope", "whole")
     return StepPlan(
         precision=PRECISIONS[precise[0]] if precise else "fp32",
         compile=compiled,

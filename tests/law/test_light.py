@@ -18,7 +18,7 @@ from pathlib import Path
 from every import for_every
 from law.sources import AGENT, FILES, LIBRARY, PROGRAMS, SRC, imported, name, tree
 
-OPTIONAL = {"PIL", "cv2", "numpy", "nvidia", "simplejpeg"}
+OPTIONAL = {"PIL", "cv2", "numpy", "nvidia"}
 OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
 """What the library uses where it is installed, always inside functions."""
 EXPORTING = {"backends", "exporting", "loading"}

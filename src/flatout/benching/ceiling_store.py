@@ -25,8 +25,8 @@ from flatout.nouns.identity import Identity
 VERSION = 1
 FOLDER_ENV = "FLATOUT_CACHE"
 """Names a cache folder other than the system's usual one."""
-ANEW = ("disk-read", "cpu-against-gpu")
-"""Always replaced: the folder may be elsewhere now, and a busy CPU makes the ratio better."""
+ANEW = ("disk-read",)
+"""Always replaced: the folder may be elsewhere now."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 

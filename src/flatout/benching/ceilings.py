@@ -36,7 +36,6 @@ FOR_PROFILES = (
     "copy-device-to-host-pinned",
     "launch-latency",
     "launch-rate",
-    "graph-replay",
     "conv-nchw-fp32",
     "conv-nhwc-fp32",
     "conv-nchw-bf16",

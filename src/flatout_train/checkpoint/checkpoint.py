@@ -266,7 +266,7 @@ class Checkpoint:
         things = self._tracked
         current = {tracked.name: tracked.state() for tracked in things}
         states: dict[str, Any] = {}
-        ranks.together(lambda: states.update(read_all(path, ranks.rank, current)))
+        ranks.together(lambda: states.update(read_all(path, ranks.rank, list(current))))
         states = checkpoint_sharded.load(states, current, things, path, ranks.loop)
         ranks.together(lambda: _load_into(things, states, path))
         if checkpoint_reading.own_file(path, RANDOM_STATES, ranks.rank):

@@ -12,7 +12,6 @@ import torch
 from flatout_train.checkpoint import sharded as checkpoint_sharded
 from flatout_train.checkpoint.files import RANDOM_STATES, Folder, SavedCheckpoint
 from flatout_train.checkpoint.ranks import CheckpointRanks
-from flatout_train.checkpoint.tracked import fit
 from flatout_train.errors import CheckpointError
 
 
@@ -40,18 +39,18 @@ def newest(folder: Folder, ranks: CheckpointRanks) -> SavedCheckpoint | None:
     return None
 
 
-def read_all(path: Path, rank: int, current: dict[str, Any]) -> dict[str, Any]:
-    """The saved states of the objects in `current`, with the keys of their current states."""
+def read_all(path: Path, rank: int, names: list[str]) -> dict[str, Any]:
+    """The saved states of the objects of these names."""
     held = sorted({file.name.partition(".")[0] for file in path.glob("*.pt")} - {RANDOM_STATES})
-    if missing := [name for name in current if name not in held]:
+    if missing := [name for name in names if name not in held]:
         raise CheckpointError(
             f"{path} holds no {missing[0]} (it holds {', '.join(held)}): resume with a Checkpoint "
             "that does not track it, and save with one that does"
         )
-    if left := [name for name in held if name not in current]:
+    if left := [name for name in held if name not in names]:
         message = f"{left[0]} in {path} is not tracked and was not loaded"
         warnings.warn(message, stacklevel=6)
-    return {name: fit(read(path, name, rank), state) for name, state in current.items()}
+    return {name: read(path, name, rank) for name in names}
 
 
 def read(path: Path, name: str, rank: int) -> Any:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from flatout_train.errors import UsageError
-
-_WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 
 class Tracked:
@@ -59,25 +55,6 @@ def unwrapped(thing: Any) -> Any:
     return thing
 
 
-def fit(saved: Any, current: Any) -> Any:
-    """The saved state with its keys renamed to the current ones, where only wrappers differ.
-
-    `module.` (DDP), `_orig_mod.` (torch.compile) and the like are removed or inserted.
-    """
-    if type(saved) not in (dict, OrderedDict) or not isinstance(current, Mapping):
-        return saved
-    names = _same_names(saved, current)
-    if names is None:
-        return saved
-    fitted = type(saved)((new, fit(saved[old], current[new])) for old, new in names.items())
-    for name, metadata in vars(saved).items() if isinstance(saved, OrderedDict) else ():
-        meta = getattr(current, name, None)
-        renamed = _same_names(metadata, meta) if isinstance(meta, dict) else None
-        known = renamed or {key: key for key in metadata}
-        vars(fitted)[name] = OrderedDict((new, metadata[old]) for old, new in known.items())
-    return fitted
-
-
 def _check(name: str, thing: Any) -> None:
     if not name.isidentifier():
         raise UsageError(f"{name!r} cannot name a file: use a plain Python identifier")
@@ -89,20 +66,3 @@ def _check(name: str, thing: Any) -> None:
                 f"{name}={type(thing).__name__} has no {method}(): track objects with state_dict "
                 "and load_state_dict (a DataLoader has neither, a flatout.loader has both)"
             )
-
-
-def _same_names(saved: Any, current: Any) -> dict[Any, Any] | None:
-    """Key in the saved state -> key in the current one, or None if they do not match."""
-    if saved.keys() == current.keys():
-        return {key: key for key in saved}
-    if not all(isinstance(key, str) for key in (*saved, *current)):
-        return None
-    plain = {_plain(key): key for key in current}
-    names = {key: plain.get(_plain(key)) for key in saved}
-    if None in names.values() or len({*names.values()}) != len(names) or len(plain) != len(names):
-        return None
-    return names
-
-
-def _plain(key: str) -> str:
-    return ".".join(part for part in key.split(".") if part not in _WRAPPERS)

@@ -1,15 +1,13 @@
 """From a picture's file to pixels on the CPU, by the fastest installed decoder.
 
-Plain JPEG files (8 bits, grey or colour, upright) are decoded by the fastest installed one of
-simplejpeg, TorchCodec, torchvision and Pillow. Where the decoder supports it,
-it decodes at the smallest scale that still has the needed pixels, which skips most of the work on
-large photographs. Pillow decodes everything else: PNG, WebP, TIFF, GIF (first frame), CMYK, 16 bits
-(scaled to 8), and pictures with an EXIF rotation.
+Plain JPEG files (8 bits, grey or colour, upright) are decoded by the faster of torchvision and
+Pillow. Pillow decodes at the smallest scale that still has the needed pixels, which skips most of
+the work on large photographs. It decodes everything else too: PNG, WebP, TIFF, GIF (first frame),
+CMYK, 16 bits (scaled to 8), and pictures with an EXIF rotation.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import io
 import math
@@ -220,32 +218,15 @@ def rate(decoder: Decoder, samples: Sequence[bytes]) -> float:
     return len(plain) / best
 
 
-def _simplejpeg() -> Decode:
-    decode_jpeg = importlib.import_module("simplejpeg").decode_jpeg
-
-    def decode(data: bytes, header: Header, scale: float) -> Tensor:
-        by = _eighths(scale)  # it supports 7/8 to 1/8 too, but slowly
-        least = {"min_height": -(-header.height // by), "min_width": -(-header.width // by)}
-        return torch.from_numpy(decode_jpeg(data, "RGB", **least))
-
-    return decode
-
-
-def _torchcodec() -> Decode:
-    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
-    return functools.partial(_by_tensor, lambda data: decode_jpeg(data, mode="RGB"))
-
-
 def _torchvision() -> Decode:
     package = importlib.import_module("torchvision.io")
     mode = package.ImageReadMode.RGB
-    return functools.partial(_by_tensor, lambda data: package.decode_jpeg(data, mode))
 
+    def decode(data: bytes, header: Header, scale: float) -> Tensor:
+        encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return package.decode_jpeg(encoded, mode).permute(1, 2, 0)  # type: ignore[no-any-return]
 
-def _by_tensor(
-    decode: Callable[[Tensor], Tensor], data: bytes, header: Header, scale: float
-) -> Tensor:
-    return decode(torch.frombuffer(bytearray(data), dtype=torch.uint8)).permute(1, 2, 0)
+    return decode
 
 
 def _by_pillow() -> Decode:
@@ -263,9 +244,7 @@ def _eighths(scale: float) -> int:
 
 
 _MAKERS: dict[str, Callable[[], Decode]] = {
-    "simplejpeg": _simplejpeg,
-    "torchcodec": _torchcodec,
     "torchvision": _torchvision,
     "pillow": _by_pillow,
 }
-"""Highest rank first: decoders that scale while decoding come before those that do not."""
+"""Highest rank first."""

@@ -1,4 +1,4 @@
-"""From JPEG files to pixels on the GPU: nvJPEG by TorchCodec or torchvision.
+"""From JPEG files to pixels on the GPU: nvJPEG by torchvision.
 
 nvJPEG uses the JPEG engine of GPUs that have one (A100, H100, H200 ...), else the GPU's
 cores and the host's. Whole batches are decoded in one call.
@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,17 +49,12 @@ class DecodedPicture:
         return pixels[top : top + height, left : left + width]
 
 
-def candidates(device: torch.device) -> list[DeviceDecoder]:
-    """The installed decoders that work with this device."""
+def installed(device: torch.device) -> DeviceDecoder | None:
+    """The decoder for this device, or None if there is none that works."""
     if device.type != "cuda":
-        return []
-    decoders = ((name, _decode_if_usable(make, device)) for name, make in _MAKERS.items())
-    return [DeviceDecoder(name, decode) for name, decode in decoders if decode is not None]
-
-
-def _decode_if_usable(make: Callable[..., DecodeTogether], device: torch.device) -> Any:
+        return None
     try:
-        return make(device)
+        return DeviceDecoder("torchvision:cuda", _torchvision(device))
     except Exception:  # not installed, or built without CUDA, or for another torch
         return None
 
@@ -98,28 +92,13 @@ def parts(pixels: Sequence[int], limit: int = AT_ONCE) -> list[range]:
     return ranges
 
 
-def _torchcodec(device: torch.device) -> DecodeTogether:
-    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
-    return _after_others(device, lambda files: decode_jpeg(files, mode="RGB", device=device))
-
-
 def _torchvision(device: torch.device) -> DecodeTogether:
     package = importlib.import_module("torchvision.io")
     mode = package.ImageReadMode.RGB
-    return _after_others(device, lambda files: package.decode_jpeg(files, mode, device))
-
-
-def _after_others(device: torch.device, decode: Callable[..., Any]) -> DecodeTogether:
-    """Synchronise first: the libraries write on their own stream to memory still in use here."""
 
     def together(files: list[Tensor]) -> list[Tensor]:
+        # nvJPEG writes on a stream of its own to memory that is still in use here.
         torch.cuda.current_stream(device).synchronize()
-        return list(decode(files))
+        return list(package.decode_jpeg(files, mode, device))
 
     return together
-
-
-_MAKERS: dict[str, Callable[..., DecodeTogether]] = {
-    "torchcodec:cuda": _torchcodec,
-    "torchvision:cuda": _torchvision,
-}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from flatout_train.images import augmenting
 from flatout_train.images.augmenting import Cuts, Normalise
 from flatout_train.images.decoding import open_picture
 from flatout_train.images.device_decoding import DecodedPicture, DeviceDecoder, parts
-from flatout_train.images.reading import Item, Reader, box_on_canvas, error_line
+from flatout_train.images.reading import Item, Reader, error_line
 from flatout_train.out_of_memory import is_out_of_memory
 
 
@@ -50,14 +49,9 @@ class Finisher:
         readable = [place for place, item in enumerate(read.items) if item is not None]
         if not readable:
             return None
-        items = [item for item in read.items if item is not None]
-        indices = [item.index for item in items]
+        indices = [item.index for item in read.items if item is not None]
         draws = read.draws if len(readable) == len(read.items) else read.draws[readable]
-        if self.reader.canvases is not None and self.reader.canvases.on_device:
-            self._keep(read, readable, items, decoded)
-            images = self._from_canvases(items, draws)
-        else:
-            images = self._from_slots(read, readable, decoded)
+        images = self._images(read, readable, decoded)
         labels = self.reader.pictures.labels[indices].to(self.device, non_blocking=True)
         if self.cuts.colours is not None:
             images = augmenting.recolour(images.float(), self.cuts, draws)
@@ -81,7 +75,7 @@ class Finisher:
         if not places or self.decoder is None:
             return {}
         pixels_by_place: dict[int, Tensor] = {}
-        sizes = [size[0] * size[1] for size in (_item(read, place).size for place in places)]
+        sizes = [_item(read, place).pixels for place in places]
         for part in parts(sizes):
             part_places = [places[number] for number in part]
             try:
@@ -121,9 +115,7 @@ class Finisher:
             return None
         return pixels.to(self.device)
 
-    def _from_slots(
-        self, read: ReadBatch, readable: list[int], decoded: dict[int, Tensor]
-    ) -> Tensor:
+    def _images(self, read: ReadBatch, readable: list[int], decoded: dict[int, Tensor]) -> Tensor:
         """Images from the slots and the decoded pixels: uint8 [n, 3, size, size], channels last."""
         count = len(read.items)
         if len(decoded) == len(readable) and self.cuts.random:
@@ -156,60 +148,9 @@ class Finisher:
                 pad[row_of_pad, :height, :width] = region.permute(1, 2, 0)
             corners = torch.tensor([(0, 0, *boxes[number][2:]) for number in part])
             flipped = torch.tensor([flips[number] for number in part])
-            done.append(self._together(pad, corners, flipped))
+            where = [each.to(self.device, non_blocking=True) for each in (corners, flipped)]
+            done.append(augmenting.cut_together(pad, self.cuts.size, *where))
         return torch.cat(done) if len(done) > 1 else done[0]
-
-    def _together(self, canvases: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
-        boxes = boxes.to(self.device, non_blocking=True)
-        flips = flips.to(self.device, non_blocking=True)
-        return augmenting.cut_together(canvases, self.cuts.size, boxes, flips)
-
-    def _keep(
-        self,
-        read: ReadBatch,
-        readable: list[int],
-        items: Sequence[Item],
-        decoded: dict[int, Tensor],
-    ) -> None:
-        """Copy new canvases to the device's tensor."""
-        canvases = self.reader.canvases
-        assert canvases is not None
-        fresh = [(place, item) for place, item in zip(readable, items, strict=True) if item.fresh]
-        if not fresh:
-            return
-        batch = read.slots[: len(read.items)].to(self.device, non_blocking=True)
-        side = (canvases.pixels.shape[1], canvases.pixels.shape[2])
-        for place, pixels in decoded.items():
-            picture = DecodedPicture(pixels)
-            if self.cuts.random:
-                batch[place] = augmenting.resized(picture.region(None, 1.0), *side)
-            else:
-                batch[place] = augmenting.centre(picture, self.cuts)
-        chosen = torch.tensor([place for place, _ in fresh]).to(self.device)
-        canvases.put_together(
-            [item.index for _, item in fresh],
-            batch.index_select(0, chosen),
-            [item.size for _, item in fresh],
-        )
-
-    def _from_canvases(self, items: Sequence[Item], draws: Tensor) -> Tensor:
-        """Images [n, 3, size, size] cropped from the device's tensor."""
-        canvases = self.reader.canvases
-        assert canvases is not None
-        indices = torch.tensor([item.index for item in items]).to(self.device, non_blocking=True)
-        batch = canvases.pixels.index_select(0, indices)
-        rows = draws.tolist()
-        flips = torch.tensor([self.cuts.flips(row) for row in rows])
-        side = (batch.shape[1], batch.shape[2])
-        if self.cuts.random:
-            boxes = [
-                box_on_canvas(item.size, side, row) for item, row in zip(items, rows, strict=True)
-            ]
-            return self._together(batch, torch.tensor(boxes), flips)
-        if self.cuts.flip:
-            where = flips.to(self.device, non_blocking=True).view(-1, 1, 1, 1)
-            batch = torch.where(where, batch.flip(2), batch)
-        return batch.permute(0, 3, 1, 2)
 
 
 def _raise_trouble(error: Exception) -> None:

@@ -17,10 +17,10 @@ augment: "auto": in training a random resized crop and flip, else none. "flip": 
     to one of n images in [0, 255], called after cropping ("auto"), in the program's own thread.
 color_jitter: maximum change of brightness, contrast and saturation, in [0, 1], as in torchvision's
     `ColorJitter`; one number or three. If passed, it also applies with train=False.
-cache: "auto": cache the decoded pictures in device or host memory, or the files in host memory,
-    if they fit (`notes["cache"]` says which and why). "device", "host", "files": cache there.
-    False: no cache. Cached pictures are at most twice `size` (256/224 where that does not fit).
-    decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
+cache: "auto": keep the decoded pictures in host memory if they fit (`notes["cache"]` says whether
+    and why). "host": keep them whatever the room. False: no cache. Cached pictures are at most
+    twice `size` (256/224 where that does not fit).
+decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
 labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
     `flatout_train.images.folder.find`), or None for the class folders.
 classes: the class names in order, such as another loader's `classes`: for a validation folder in
@@ -41,30 +41,30 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from flatout_agent.limits import local_processes, usable_cores
+from flatout_train.devices import device as best_device
 from flatout_train.errors import UsageError
+from flatout_train.images import augmenting
 from flatout_train.images import cache as image_cache
-from flatout_train.images.arguments import ImageSettings, settings
-from flatout_train.images.augmenting import Augment
-from flatout_train.images.cache import Canvases, Files, Side
+from flatout_train.images import folder as image_folder
+from flatout_train.images.augmenting import Augment, Cuts, Normalise
+from flatout_train.images.cache import Canvases, Side
 from flatout_train.images.finishing import Finisher
-from flatout_train.images.folder import Labels
+from flatout_train.images.folder import ImageFiles, Labels
 from flatout_train.images.pipeline import Pipeline
 from flatout_train.images.probing import ImageProbe, probe
 from flatout_train.images.reading import Reader, Skipped
-from flatout_train.loader.sampling import world
+from flatout_train.loader.epochs import BatchMark, EpochLoader, Marked
+from flatout_train.loader.sampling import IndexOrder, World, world
 
-VERSION = 1
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_SLACK = 1.25
-"""Files are cached up to this multiple of their estimated size."""
 
 
 def image_loader(
@@ -100,148 +100,172 @@ def image_loader(
     Raises UsageError for invalid arguments, for a folder without pictures or classes, and if more
     than half of the pictures tried cannot be read.
     """
-    return ImageLoader(settings(**locals()))
+    _check(batch_size, workers, prefetch, dtype)
+    cuts = augmenting.choose(augment, size, resize, train, color_jitter)
+    pictures = image_folder.find(folder, labels, classes)
+    target = best_device() if device == "auto" else torch.device(device)
+    short = drop_last if drop_last is not None else train
+    order = IndexOrder(len(pictures), batch_size, shuffle=train, seed=seed, drop_last=short)
+    if order.batches(world()) == 0:
+        raise UsageError(
+            f"image_loader: {len(pictures)} pictures are fewer than one batch of {batch_size} for "
+            f"each of {world().size} processes; pass a smaller batch_size, or drop_last=False."
+        )
+    normalise = Normalise(mean, std, target, dtype)
+    number = workers if isinstance(workers, int) else None
+    return ImageLoader(
+        ImageSettings(
+            pictures, order, cuts, normalise, target, number, cache, decoder, train, prefetch
+        )
+    )
 
 
-class ImageLoader:
-    """Result of `flatout.image_loader`. `len()`: batches per epoch, for this rank.
+def _check(batch_size: int, workers: int | str, prefetch: int, dtype: torch.dtype) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(f"image_loader: batch_size={batch_size!r} must be a number of at least 1.")
+    if workers != "auto" and (not isinstance(workers, int) or workers < 0):
+        raise UsageError(f"image_loader: workers={workers!r} must be 'auto' or a number from 0.")
+    if prefetch < 0:
+        raise UsageError(f"image_loader: prefetch={prefetch!r} must be at least 0.")
+    if not dtype.is_floating_point:
+        raise UsageError(f"image_loader: dtype={dtype} must be a floating-point type.")
 
-    `classes`: names; `class_to_index`: name -> label. `skipped`: the pictures that could not be
-    read, with `path` and `reason`; its `len()` counts all of them. `notes` says what was chosen and
-    why: "decoder", "cache", "augment", "workers", "pictures".
-    """
 
-    def __init__(self, settings: ImageSettings) -> None:
-        self.pictures, self.device = settings.pictures, settings.device
-        self.classes = list(settings.pictures.classes)
-        self.class_to_index = {name: index for index, name in enumerate(self.classes)}
-        self._settings, self._order, self._cuts = settings, settings.order, settings.cuts
+@dataclass(frozen=True)
+class ImageSettings:
+    """The pictures, their order, the operations on each, and how they are loaded."""
+
+    pictures: ImageFiles
+    order: IndexOrder
+    cuts: Cuts
+    normalise: Normalise
+    device: torch.device
+    workers: int | None
+    cache: str | bool
+    decoder: str
+    replace: bool
+    """Whether a corrupt picture is replaced by another; else it is dropped."""
+    prefetch: int
+
+
+class ImageSource:
+    """The batches of an image_loader's epochs, and the pipeline that makes them."""
+
+    def __init__(self, settings: ImageSettings, notes: dict[str, str]) -> None:
+        self.settings, self.notes = settings, notes
+        self.pictures, self.order = settings.pictures, settings.order
         cores = max(1, usable_cores() // local_processes())
         self._workers = cores if settings.workers is None else settings.workers
-        self._probe = probe(
-            self.pictures,
-            settings.decoder,
-            self.device,
-            max(1, self._workers),
+        self.probe: ImageProbe = probe(
+            self.pictures, settings.decoder, settings.device, max(1, self._workers)
         )
-        self.notes: dict[str, str] = {
-            "augment": str(self._cuts),
-            "workers": f"{self._workers} threads"
-            + (f", one for each usable core ({cores})" if settings.workers is None else ""),
-            "pictures": f"{len(self.pictures)} in {len(self.classes)} classes"
-            + (f"; {n} other files ignored" if (n := self.pictures.left_out) else ""),
-        }
+        notes["augment"] = str(settings.cuts)
+        notes["workers"] = f"{self._workers} threads" + (
+            f", one for each usable core ({cores})" if settings.workers is None else ""
+        )
+        notes["pictures"] = f"{len(self.pictures)} in {len(self.pictures.classes)} classes" + (
+            f"; {n} other files ignored" if (n := self.pictures.left_out) else ""
+        )
         self._digest = self.pictures.digest()
-        self._epoch, self._position = 0, 0
-        self._fresh = True
-        """Whether the next pass is of `_epoch`, from `_position` on; else a pass has begun."""
-        self._passes = 0
         self._reported = 0
-        self._pipeline = self._make_pipeline(
-            image_cache.canvases(self._cuts, self._probe.sides), None
+        self.pipeline = self._make_pipeline(
+            image_cache.canvases(settings.cuts, self.probe.sides), None
         )
 
     def _make_pipeline(self, sizes: Sequence[Side], through: Side | None) -> Pipeline:
         """The pipeline for the largest of these canvases that fits into memory."""
-        probe: ImageProbe = self._probe
-        count, room = len(self.pictures), image_cache.room(self.device)
-        cache = self._settings.cache
-        if cache == "device" and self.device.type == "cpu":
-            cache = "host"
-        chosen = image_cache.plan(cache, count, sizes, probe.mean_file, room, through)
-        place = self.device if chosen.kind == "device" else torch.device("cpu")
-        side = chosen.canvas if chosen.kind in ("device", "host") else None
-        limit = count * probe.mean_file * _SLACK
+        settings, probe, count = self.settings, self.probe, len(self.pictures)
+        chosen = image_cache.plan(settings.cache, count, sizes, image_cache.room(), through)
+        kept = chosen.canvas if chosen.keeps else None
         reader = Reader(
             self.pictures,
-            self._cuts,
+            settings.cuts,
             decoder=probe.decoder,
-            decodes_on_device=probe.device_decoder is not None and chosen.kind != "host",
+            decodes_on_device=probe.device_decoder is not None and kept is None,
             canvas=chosen.canvas,
-            canvases=Canvases(count, side, place) if side else None,
-            files=Files(limit) if chosen.kind == "files" else None,
-            replace=self._settings.replace,
+            canvases=None if kept is None else Canvases(count, kept),
+            replace=settings.replace,
         )
-        finisher = Finisher(reader, self.device, self._settings.normalise, probe.device_decoder)
-        self.notes["cache"] = chosen.reason if chosen.kind != "none" else f"no: {chosen.reason}"
+        finisher = Finisher(reader, settings.device, settings.normalise, probe.device_decoder)
+        self.notes["cache"] = chosen.reason if chosen.keeps else f"no: {chosen.reason}"
         self.notes["decoder"] = probe.reason
-        return Pipeline(reader, finisher, self._workers, self._settings.prefetch)
+        return Pipeline(reader, finisher, self._workers, settings.prefetch)
 
-    @property
-    def skipped(self) -> Skipped:
-        """Pictures that could not be read: iterate for path and reason; `len()` counts all."""
-        return self._pipeline.reader.skipped
+    def adopt(self, canvas: Sequence[int] | None) -> None:
+        """Adopt the resolution in which a saved run cached its pictures: it affects the pixels."""
+        side = (canvas[0], canvas[1]) if canvas else None
+        if self.settings.cuts.random and side != self.pipeline.reader.canvas:
+            self.pipeline.close()
+            self.pipeline = self._make_pipeline([side] if side else [], side)
 
-    def __len__(self) -> int:
-        return self._order.batches(world())
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch: `for epoch in range(loader.epoch, epochs)` resumes."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass start this epoch.
-
-        If a loaded state is in the middle of this epoch, the pass resumes there: a loop that calls
-        `set_epoch(epoch)` before each pass resumes without a change.
-        """
-        if not (self._fresh and epoch == self._epoch):
-            self._go_to(epoch, 0)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        if not self._fresh:
-            self._go_to(self._epoch + 1, 0)
-        self._fresh = False
-        self._passes += 1
-        return self._pass(self._epoch, self._position, self._passes)
-
-    def _pass(self, epoch: int, position: int, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        ranks = world()
-        requests = self._order.requests(epoch, position, ranks)
-        for batch, end in self._pipeline.run(requests):
-            if number != self._passes:
-                raise UsageError(
-                    "this pass ended when the image_loader began another pass or its position was "
-                    "changed: create a second loader for concurrent passes."
-                )
-            self._position = end
-            if not self._order.left(end, ranks):
-                self._go_to(epoch + 1, 0)
-                number = self._passes
-            yield batch
-        if number == self._passes and self._epoch == epoch:  # the last pictures were all skipped
-            self._go_to(epoch + 1, 0)
-        self._pipeline.reader.check()
+    def batches(self, epoch: int, mark: BatchMark | None, world: World) -> Marked:
+        position = 0 if mark is None else mark["position"]
+        for batch, end in self.pipeline.run(self.order.requests(epoch, position, world)):
+            yield batch, {"position": end}
+        self.pipeline.reader.check()
         self._report()
-
-    def _go_to(self, epoch: int, position: int) -> None:
-        self._epoch, self._position, self._fresh = epoch, position, True
-        self._passes += 1  # ends the current pass
 
     def _report(self) -> None:
         """Warn of the pictures that were found corrupt since the last warning."""
-        skipped = self.skipped
+        skipped = self.pipeline.reader.skipped
         new, self._reported = len(skipped) - self._reported, len(skipped)
         if new:
             named = skipped.named[-new:] if new <= len(skipped.named) else skipped.named
             warnings.warn(
                 f"image_loader: {new} pictures of {self.pictures.folder} cannot be read and were "
                 f"skipped in this epoch, such as {skipped.summary(named)}; .skipped lists them",
-                stacklevel=3,
+                stacklevel=4,
             )
+
+    def length(self, world: World) -> int:
+        return self.order.batches(world)
+
+    def left(self, mark: BatchMark, world: World) -> bool:
+        return self.order.left(mark["position"], world)
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "pictures": len(self.pictures),
+            "names_and_labels": self._digest,
+            "shuffle": self.order.shuffle,
+        }
+
+    def close(self) -> None:
+        self.pipeline.close()
+
+
+class ImageLoader(EpochLoader):
+    """Result of `flatout.image_loader`. `len()`: batches per epoch, for this rank.
+
+    `classes`: names; `class_to_index`: name -> label. `skipped`: the pictures that could not be
+    read, with `path` and `reason`; its `len()` counts all of them. `notes` says what was chosen and
+    why: "decoder", "cache", "augment", "workers", "pictures". After `close()` it cannot be iterated
+    any more.
+    """
+
+    name = "image_loader"
+
+    def __init__(self, settings: ImageSettings) -> None:
+        notes: dict[str, str] = {}
+        self._images = ImageSource(settings, notes)
+        super().__init__(self._images, settings.device, settings.order.seed)
+        self.notes, self.pictures = notes, settings.pictures
+        self.classes = list(settings.pictures.classes)
+        self.class_to_index = {name: index for index, name in enumerate(self.classes)}
+
+    @property
+    def skipped(self) -> Skipped:
+        """Pictures that could not be read: iterate for path and reason; `len()` counts all."""
+        return self._images.pipeline.reader.skipped
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches that were yielded; any number of ranks can load it.
 
         Only numbers, strings, lists and dicts. The same on every rank.
         """
-        decoder, canvas = self._probe.device_decoder, self._pipeline.reader.canvas
+        decoder, canvas = self._images.probe.device_decoder, self._images.pipeline.reader.canvas
         return {
-            "version": VERSION,
-            "epoch": self._epoch,
-            "position": self._position,
-            "order": self._identity(),
+            **super().state_dict(),
             "canvas": list(canvas) if canvas else None,
             "decoder": "cpu" if decoder is None else decoder.name,
         }
@@ -251,44 +275,11 @@ class ImageLoader:
 
         Raises UsageError if it is the state of other pictures, or of another order or seed.
         """
-        if state.get("version") != VERSION:
-            raise UsageError(
-                f"the image_loader's state has version {state.get('version')!r}, this flatout "
-                f"reads {VERSION}: load it with the version of flatout that wrote it."
-            )
-        for name, ours in self._identity().items():
-            if ours != state["order"].get(name):
-                raise UsageError(
-                    f"the image_loader's state belongs to another order: {name} was "
-                    f"{state['order'].get(name)!r}, now it is {ours!r}. Create the loader with the "
-                    f"same folder (now {self.pictures.folder}) and arguments."
-                )
-        self._resolve(state["canvas"])
+        super().load_state_dict(state)
+        self._images.adopt(state["canvas"])
         if (decoder := self.state_dict()["decoder"]) != state["decoder"]:
             self.notes["resume"] = (
                 f"decoded by {state['decoder']} before and by {decoder} now: pixels differ by 1 or "
                 "2 levels, on a GPU by 25 and more at colour edges (a JPEG file has one colour for "
                 "2x2 pixels: nvJPEG repeats it, decoders on the host interpolate)"
             )
-        self._go_to(int(state["epoch"]), int(state["position"]))
-
-    def _identity(self) -> dict[str, Any]:
-        """Settings that must be equal for a position to have the same meaning."""
-        return {
-            "pictures": len(self.pictures),
-            "names_and_labels": self._digest,
-            "shuffle": self._order.shuffle,
-            "seed": self._order.seed,
-        }
-
-    def _resolve(self, canvas: Sequence[int] | None) -> None:
-        """Adopt the resolution in which a saved run cached its pictures: it affects the pixels."""
-        side = (canvas[0], canvas[1]) if canvas else None
-        if self._cuts.random and side != self._pipeline.reader.canvas:
-            self._pipeline.close()
-            self._pipeline = self._make_pipeline([side] if side else [], side)
-
-    def close(self) -> None:
-        """Stop the threads; the loader cannot be iterated any more."""
-        self._passes += 1
-        self._pipeline.close()

@@ -6,13 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flatout_train.images.finishing import Finisher, ReadBatch
 from flatout_train.images.reading import Item, Reader
+from flatout_train.loader.copying import SideStream
 from flatout_train.loader.sampling import Request
 
 TOGETHER = 8
@@ -22,47 +23,19 @@ Batch = tuple[Tensor, Tensor]
 Work = Callable[[], Batch | None]
 
 
-class Lane(Protocol):
-    """Where batches are finished: started early, taken when they are needed."""
-
-    def start(self, work: Work) -> Any: ...
-    def take(self, started: Any) -> Batch | None: ...
-    def close(self) -> None: ...
-
-
-class SameThread:
-    """In the program's own thread, when the batch is needed."""
-
-    def start(self, work: Work) -> Work:
-        return work
-
-    def take(self, started: Work) -> Batch | None:
-        return started()
-
-    def close(self) -> None:
-        pass
-
-
 class SideThread:
     """In a separate thread and on a side stream, concurrently with the training step."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._cuda: Any = torch.get_device_module(device)
-        self._stream = self._cuda.Stream(device)
+        self._side = SideStream(device)
         self._thread = ThreadPoolExecutor(1, "flatout-images")
 
     def start(self, work: Work) -> Future[tuple[Batch | None, Any]]:
-        return self._thread.submit(self._do, work)
-
-    def _do(self, work: Work) -> tuple[Batch | None, Any]:
-        with self._cuda.stream(self._stream):
-            return work(), self._stream.record_event()
+        return self._thread.submit(self._side.run, work)
 
     def take(self, started: Future[tuple[Batch | None, Any]]) -> Batch | None:
         batch, event = started.result()
-        stream = self._cuda.current_stream(self._device)
-        stream.wait_event(event)
+        stream = self._side.join(event)
         for tensor in batch or ():
             tensor.record_stream(stream)  # its memory belongs to the side stream
         return batch
@@ -81,7 +54,8 @@ class Pipeline:
         self._pool = _pool(workers) if workers else None
         cuda = finisher.device.type == "cuda"
         self._pinned = cuda
-        self._lane: Lane = SideThread(finisher.device) if cuda and ahead else SameThread()
+        self._lane = SideThread(finisher.device) if cuda and ahead else None
+        """Where batches are finished; None: in the program's own thread, when they are needed."""
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[Batch, int]]:
         """Batches with the position in the epoch after each; empty batches are skipped."""
@@ -94,7 +68,7 @@ class Pipeline:
                 if not under_way:
                     return
                 started, _, end = under_way.popleft()
-                batch = self._lane.take(started)
+                batch = started() if self._lane is None else self._lane.take(started)
                 if batch is not None:
                     yield (self.finisher.last(batch[0]), batch[1]), end
         finally:
@@ -105,15 +79,15 @@ class Pipeline:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-        self._lane.close()
+        if self._lane is not None:
+            self._lane.close()
 
     def _start(self, request: Request) -> tuple[Any, list[Future[None]], int]:
         indices = [int(index) for index in request.indices]
         count = len(indices)
         draws = self.reader.cuts.draw(count, request.seed)
-        slots = torch.empty(
-            count, *self.reader.slot_shape, 3, dtype=torch.uint8, pin_memory=self._pinned
-        )
+        size = self.reader.cuts.size
+        slots = torch.empty(count, size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
         read = ReadBatch([None] * count, slots, draws)
         rows = draws.tolist()
         if self._pool is None:
@@ -122,7 +96,7 @@ class Pipeline:
                 self._read(indices, rows, read, range(count))
                 return self.finisher.finish(read)
 
-            return self._lane.start(work), [], request.end
+            return self._finished(work), [], request.end
         share = max(1, min(TOGETHER, count // (2 * self._workers)))
         futures = [
             self._pool.submit(
@@ -136,7 +110,10 @@ class Pipeline:
                 future.result()
             return self.finisher.finish(read)
 
-        return self._lane.start(finish), futures, request.end
+        return self._finished(finish), futures, request.end
+
+    def _finished(self, work: Work) -> Any:
+        return work if self._lane is None else self._lane.start(work)
 
     def _read(
         self, indices: Sequence[int], draws: list[list[float]], read: ReadBatch, places: range

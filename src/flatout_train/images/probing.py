@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +13,8 @@ from flatout_train.images.decoding import MARGIN, Decoder
 from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.folder import ImageFiles
 
-READ, WEIGHED = 16, 256
-"""Pictures that are read, and pictures whose file size is read."""
+READ = 16
+"""Pictures that are read."""
 MEASURED_PIXELS = 4_000_000
 """Pixels on which decoders are timed: about 0.1 s in all."""
 
@@ -26,8 +25,6 @@ class ImageProbe:
 
     sides: list[Side]
     """Height and width of each."""
-    mean_file: float
-    """Mean file size in bytes."""
     decoder: Decoder
     device_decoder: DeviceDecoder | None
     reason: str
@@ -36,48 +33,28 @@ class ImageProbe:
 
 def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int) -> ImageProbe:
     """Sample some of the pictures; UsageError if the requested decoder is not installed."""
-    samples = [data for place in _spread(len(pictures), READ) if (data := _read(pictures, place))]
+    some = min(len(pictures), READ)
+    places = [place * len(pictures) // some for place in range(some)]
+    samples = [data for place in places if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
-    sizes = [size for place in _spread(len(pictures), WEIGHED) if (size := _weigh(pictures, place))]
     measured = _measured(samples)
-    together = device_decoding.candidates(device)
-    chosen = next((decoder for decoder in together if decoder.name == choice), None)
-    decoder, reason = decoding.choose("auto" if chosen else choice, measured)
-    if chosen is not None:
-        reason = f"{chosen.name}: requested"
-    elif choice == "auto" and together:
-        chosen, reason = _compared(together, decoder, measured, device, workers, reason)
-    else:
-        reason = f"{decoder.name}: {reason}"
-    mean = sum(sizes) / len(sizes) if sizes else 0.0
-    return ImageProbe(sides, mean, decoder, chosen, reason)
-
-
-def _compared(
-    together: list[DeviceDecoder],
-    decoder: Decoder,
-    measured: list[bytes],
-    device: torch.device,
-    workers: int,
-    reason: str,
-) -> tuple[DeviceDecoder | None, str]:
-    """The fastest device decoder, or None if the host's threads together are faster; and why."""
+    on_device = device_decoding.installed(device)
+    asked = on_device is not None and choice == on_device.name
+    decoder, reason = decoding.choose("auto" if asked else choice, measured)
+    if on_device is None or not (asked or choice == "auto"):
+        return ImageProbe(sides, decoder, None, f"{decoder.name}: {reason}")
+    if asked:
+        return ImageProbe(sides, decoder, on_device, f"{on_device.name}: requested")
     wait = torch.get_device_module(device).synchronize
-    rates = {
-        candidate.name: device_decoding.rate(candidate, measured, wait) for candidate in together
-    }
-    best = max(together, key=lambda candidate: rates[candidate.name])
-    host = decoding.rate(decoder, measured) * workers
-    speeds = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
-    speeds = f"pictures per second: {speeds}, {decoder.name} in {workers} threads {host:.0f}"
-    if rates[best.name] > host / MARGIN and rates[best.name] > 0:
-        return best, f"{best.name}: {speeds}"
-    return None, f"{decoder.name}: {speeds}"
-
-
-def _spread(count: int, most: int) -> list[int]:
-    some = min(count, most)
-    return [place * count // some for place in range(some)]
+    there = device_decoding.rate(on_device, measured, wait)
+    here = decoding.rate(decoder, measured) * workers
+    faster = there > here / MARGIN and there > 0
+    name = on_device.name if faster else decoder.name
+    reason = (
+        f"{name}: pictures per second: {on_device.name} {there:.0f}, {decoder.name} in {workers} "
+        f"threads {here:.0f}"
+    )
+    return ImageProbe(sides, decoder, on_device if faster else None, reason)
 
 
 def _read(pictures: ImageFiles, place: int) -> bytes:
@@ -85,13 +62,6 @@ def _read(pictures: ImageFiles, place: int) -> bytes:
         return pictures.path(place).read_bytes()
     except OSError:  # the reader reports it in its turn
         return b""
-
-
-def _weigh(pictures: ImageFiles, place: int) -> int:
-    try:
-        return os.stat(pictures.path(place)).st_size  # noqa: PTH116 (the same, in fewer steps)
-    except OSError:
-        return 0
 
 
 def _side(data: bytes) -> Side | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from flatout_train.errors import UsageError
 from flatout_train.images import augmenting, jpeg_header
 from flatout_train.images.augmenting import Cuts
-from flatout_train.images.cache import Canvases, Files, Side
+from flatout_train.images.cache import Canvases, Side
 from flatout_train.images.decoding import (
     MAX_PIXELS,
     Box,
@@ -75,13 +75,11 @@ class Item:
 
     index: int
     """Index of the picture."""
-    size: Side
-    """Height and width of the picture."""
     encoded: Tensor | None = None
-    """The file, uint8 [bytes], if a device will decode it, or None if its pixels are in the slot or
-    on the device's canvas."""
-    fresh: bool = True
-    """False if the picture's canvas is already on the device."""
+    """The file, uint8 [bytes], if a device will decode it, or None if its pixels are in the
+    slot."""
+    pixels: int = 0
+    """Pixels of a picture that a device will decode."""
 
 
 class Reader:
@@ -100,22 +98,14 @@ class Reader:
         decodes_on_device: bool = False,
         canvas: Side | None = None,
         canvases: Canvases | None = None,
-        files: Files | None = None,
         replace: bool = True,
     ) -> None:
         self.pictures, self.cuts, self.decoder = pictures, cuts, decoder
         self.decodes_on_device = decodes_on_device
-        self.canvas, self.canvases, self.files = canvas, canvases, files
+        self.canvas, self.canvases = canvas, canvases
         self.replace = replace
         self.skipped = Skipped()
         self._read_once = bytearray(len(pictures))
-
-    @property
-    def slot_shape(self) -> Side:
-        """Height and width of a slot that `read` fills."""
-        if self.canvas and self.canvases and self.canvases.on_device:
-            return self.canvas
-        return self.cuts.size, self.cuts.size
 
     def read(self, index: int, draws: Sequence[float], slot: Tensor) -> Item | None:
         """Read picture `index`, or its replacement, into `slot` uint8 [h, w, 3]; None
@@ -177,39 +167,24 @@ class Reader:
         return None
 
     def _read(self, at: int, draws: Sequence[float], slot: Tensor) -> Item:
-        if self.canvases and (size := self.canvases.get(at)) is not None:
-            if self.canvases.on_device:
-                return Item(at, size, fresh=False)
+        if self.canvases and (size := self.canvases.sizes[at]) is not None:
             slot.copy_(self._cut(self.canvases.pixels[at], size, draws))
-            return Item(at, size)
-        data = self._bytes(at)
+            return Item(at)
+        data = self.pictures.path(at).read_bytes()
         if self.decodes_on_device:
             header = jpeg_header.read(data)
             if header is not None and for_device(header):
                 encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-                return Item(at, (header.height, header.width), encoded)
+                return Item(at, encoded, header.height * header.width)
         picture = open_picture(data, self.decoder)
-        size = (picture.height, picture.width)
         if self.canvas is None:
             slot.copy_(augmenting.cut(picture, self.cuts, draws))
-            return Item(at, size)
-        canvas = self._squeezed(picture, self.canvas)
-        if self.canvases and self.canvases.on_device:
-            slot.copy_(canvas)
-            return Item(at, size)
+            return Item(at)
+        canvas, size = self._squeezed(picture, self.canvas), (picture.height, picture.width)
         if self.canvases:
             self.canvases.put(at, canvas, size)
         slot.copy_(self._cut(canvas, size, draws))
-        return Item(at, size)
-
-    def _bytes(self, at: int) -> bytes:
-        if self.files is None:
-            return self.pictures.path(at).read_bytes()
-        data = self.files.get(at)
-        if data is None:
-            data = self.pictures.path(at).read_bytes()
-            self.files.put(at, data)
-        return data
+        return Item(at)
 
     def _squeezed(self, picture: Picture, canvas: Side) -> Tensor:
         """The whole picture on a canvas, uint8 [h, w, 3]; cropped already if not at random."""

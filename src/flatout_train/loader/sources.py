@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
@@ -16,26 +16,11 @@ from flatout_agent.speedups.workers.reachable import state
 from flatout_train.errors import UsageError
 from flatout_train.loader import workers as choosing
 from flatout_train.loader.arguments import Settings
+from flatout_train.loader.copying import on_device
+from flatout_train.loader.epochs import BatchMark, Marked
 from flatout_train.loader.fetching import BatchedDataset, RowBatches, rows_of
 from flatout_train.loader.sampling import IndexOrder, Order, Request, SamplerOrder, World
 from flatout_train.loader.seeding import seed_for, seeded
-
-BatchMark = dict[str, Any]
-"""A position in an epoch, to be saved: only numbers, strings, lists and dicts."""
-Marked = Iterator[tuple[Any, BatchMark]]
-
-
-class BatchSource(Protocol):
-    """Batches of one epoch after another."""
-
-    def batches(self, epoch: int, mark: BatchMark | None, world: World) -> Marked:
-        """The batches of `epoch` after `mark`, each with the mark after it."""
-
-    def length(self, world: World) -> int: ...
-    def left(self, mark: BatchMark, world: World) -> bool: ...
-    def close(self) -> None: ...
-    def identity(self) -> dict[str, Any]:
-        """Settings that must be equal for a mark to have the same meaning."""
 
 
 class Requests(Sampler[Request]):
@@ -100,8 +85,8 @@ class IndexedSource:
         if self._loader is None or self._has_changed(self._loader):
             self._loader = self._begun(first, world)
         self._requests.rest = itertools.chain([first], requests)
-        for batch, end in self._loader:
-            yield batch, {"position": end}
+        marked = ((batch, {"position": end}) for batch, end in self._loader)
+        yield from on_device(marked, self.settings.device)
 
     def _has_changed(self, loader: DataLoader[Any]) -> bool:
         """Whether workers hold an older state of the data set than the program does."""
@@ -232,10 +217,14 @@ class StreamSource:
         if before["state"] is not None:
             dataset.load_state_dict(copy.deepcopy(before["state"]))
             read = before["read"]
-        for batch in self._read(seed_for(self.settings.seed, "stream", epoch, world.rank), read):
-            read += 1
-            if read > before["read"]:
-                yield batch, {"read": read, "workers": workers, "state": self._own_state()}
+        seed = seed_for(self.settings.seed, "stream", epoch, world.rank)
+        numbered = enumerate(self._read(seed, read), read + 1)
+        marked = (
+            (batch, {"read": number, "workers": workers, "state": self._own_state()})
+            for number, batch in numbered
+            if number > before["read"]
+        )
+        yield from on_device(marked, self.settings.device)
 
     def _own_state(self) -> Any:
         here = self._keeps_state and not self._workers

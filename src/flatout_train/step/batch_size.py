@@ -185,7 +185,7 @@ class _Search:
                     self.step.flush()
                 self._wait()
             except Exception as error:
-                if not _is_of_memory(error, self.step.device):
+                if not is_out_of_memory(error, self.step.device):
                     raise
                 failure = error
         self.peaks = [*self.peaks[-1:], peak.bytes]
@@ -237,14 +237,6 @@ class _Search:
         grown = now - self.peaks[0] if len(self.peaks) > 1 else now
         fits = available is None or now + 2 * max(grown, 0) < HOST_SHARE * available
         return not self._on_all(fits)
-
-
-def _is_of_memory(error: BaseException, device: torch.device) -> bool:
-    """Whether memory ran out, also within the optimizer's step: all state is restored anyway."""
-    cause = error.__cause__
-    return is_out_of_memory(error, device) or (
-        cause is not None and is_out_of_memory(cause, device)
-    )
 
 
 def _give_back() -> None:

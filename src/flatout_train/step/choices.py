@@ -17,7 +17,6 @@ from flatout_train.step import layout as layouts
 from flatout_train.step.layout import ModelLayout
 from flatout_train.step.precision import Precision
 from flatout_train.step.precision import choose as choose_precision
-from flatout_train.step.update import let_round
 
 
 @dataclass
@@ -28,7 +27,6 @@ class Choices:
     compile: str | bool
     layout: str
     graph: str | bool
-    accumulate: int = 1
     unfused: str | None = None
     """Why the optimizer keeps its own kernel, or None if it gets the fused one."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -97,7 +95,7 @@ class Choices:
         reason, undo = optimizing.fuse(optimizer)
         self.notes["optimizer"] = reason
         self._unfuse = undo
-        self.undos += [undo, let_round(optimizer)]
+        self.undos.append(undo)
 
     def unfuse(self, reason: str) -> None:
         """Restore the optimizer's own kernel, before its first step."""
@@ -109,7 +107,7 @@ class Choices:
         self, model: nn.Module, call: Callable[[Any], Tensor], device: torch.device
     ) -> compiling.Compiled:
         """The call, compiled where that pays."""
-        chosen = compiling.choose(self.compile, model, call, device, self.accumulate)
+        chosen = compiling.choose(self.compile, model, call, device)
         self.undos.append(chosen.undo)
         return chosen
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups import compiled_blocks
 from flatout_agent.speedups.compiling import (
-    GRAPH_MODES,
     Attempts,
     Code,
     cannot,
@@ -24,10 +23,6 @@ from flatout_train.out_of_memory import is_out_of_memory
 from flatout_train.step import loss_region
 
 LossCall = Callable[[Any], Tensor]
-MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-"""torch.compile's own modes; each may be requested in place of "whole"."""
-WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""The equivalent of each without CUDA graphs."""
 TUNED = "max-autotune-no-cudagraphs"
 """The mode of "tuned": each kernel is the fastest of several that Inductor times."""
 SELDOM_PAYS = (
@@ -55,20 +50,18 @@ def choose(
     model: nn.Module,
     call: LossCall,
     device: torch.device,
-    accumulate: int = 1,
 ) -> Compiled:
     """Compile `call` (batch -> 0-d loss), which runs `model` and the loss.
 
-    "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
+    "whole" (or True) makes one graph of model and loss. "blocks"
     compiles the repeated blocks, once for all of them, and cross entropy over many logits; the
     rest runs as written, so start-up is shorter. "auto" is "blocks" if the model mostly consists of
     repeated blocks, else "whole"; on the CPU, neither. "tuned" chooses in the same way, on the CPU
     too, with autotuned kernels: the longest start-up. If the compiler is missing or fails, the call
-    runs as written and `note` gives the reason. Gradients that accumulate over several calls
-    (`accumulate`, a batch that is split) rule out the modes that capture CUDA graphs: the
-    equivalent mode without them is used. Raises UsageError for an unknown value.
+    runs as written and `note` gives the reason. torch.compile's modes with CUDA graphs are not
+    used: `graph.whole_step` records more than they do. Raises UsageError for an unknown value.
     """
-    known = ("auto", "blocks", "whole", "tuned", *MODES)
+    known = ("auto", "blocks", "whole", "tuned")
     if not isinstance(choice, bool) and choice not in known:
         raise UsageError(f"compile={choice!r} is unknown: use {', '.join(known)}, True or False")
     if choice is False:
@@ -81,10 +74,10 @@ def choose(
     blocks = alike_blocks(model)
     if choice == "blocks" and not blocks:
         return _as_written(call, "the model has no repeated blocks")
-    mode = TUNED if choice == "tuned" else choice if choice in MODES else "default"
+    mode = TUNED if choice == "tuned" else "default"
     if choice == "blocks" or (choice in ("auto", "tuned") and mostly_in(blocks, model)):
         return _compile_blocks(call, blocks, mode, device)
-    return _compile_whole(call, mode, device, list(model.parameters()), adds_up=accumulate > 1)
+    return _compile_whole(call, mode, device)
 
 
 def _nothing() -> None:
@@ -95,38 +88,28 @@ def _as_written(call: LossCall, reason: str) -> Compiled:
     return Compiled(call, "no", reason, _nothing, lambda: f"no: {reason}")
 
 
-def _compile_whole(
-    call: LossCall, mode: str, device: torch.device, parameters: list[nn.Parameter], adds_up: bool
-) -> Compiled:
+def _compile_whole(call: LossCall, mode: str, device: torch.device) -> Compiled:
     def whole(batch: Any) -> Tensor:
         return call(batch)
 
-    code = _Code(whole, mode, device, adds_up)
+    code = Code(whole, mode, device.type)
     attempts = _Attempts([code])
 
     def compiled(batch: Any) -> Tensor:
         if attempts.given_up:
             return call(batch)
-        # A split batch: this run would free the gradients of the last one, which it must add to.
-        if code.graphs and any(parameter.grad is not None for parameter in parameters):
-            code.leave_graphs()
-        graphs = code.graphs
-        if graphs:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
-            loss = attempts.step(code, batch)
+            return attempts.step(code, batch)
         except attempts.errors as error:
             attempts.give_up(error)
             return call(batch)
-        return loss.clone() if graphs else loss
 
-    reason = "model and loss in one graph" + ("" if code.mode == "default" else f", {code.mode}")
     return Compiled(
         compiled,
         "whole",
-        reason + code.mode_note,
+        "model and loss in one graph" + ("" if mode == "default" else f", {mode}"),
         attempts.close,
-        lambda: attempts.note("whole") + code.mode_note,
+        lambda: attempts.note("whole"),
     )
 
 
@@ -169,31 +152,6 @@ def _loss(attempts: _Attempts, code: Code) -> Callable[..., Tensor]:
             return loss_region.cross_entropy(*args, **kwargs)
 
     return loss
-
-
-class _Code(Code):
-    """Code that leaves CUDA graphs where gradients add up over several calls."""
-
-    def __init__(self, function: Any, mode: str, device: torch.device, adds_up: bool) -> None:
-        self.mode_note = ""
-        """How the mode differs from the requested one, as text; empty if it does not."""
-        captures = device.type == "cuda" and mode in GRAPH_MODES
-        mode = self._without_graphs(mode) if adds_up and captures else mode
-        super().__init__(function, mode, device.type)
-
-    def leave_graphs(self) -> None:
-        """Switch to the equivalent mode without CUDA graphs.
-
-        Each run of a graph frees the outputs of the previous run, including gradients that still
-        accumulate. That ends in an error, or in the gradient of the last run alone.
-        """
-        self.mode, self.graphs = self._without_graphs(self.mode), False
-        self.renew()
-
-    def _without_graphs(self, graph_mode: str) -> str:
-        mode = WITHOUT_GRAPHS[graph_mode]
-        self.mode_note = f"; {mode} for {graph_mode}: CUDA graphs write over gradients that add up"
-        return mode
 
 
 class _Attempts(Attempts):

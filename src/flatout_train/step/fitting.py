@@ -2,9 +2,8 @@
 
 A call that runs out of memory is undone, what it left behind is freed, and it is repeated in two
 parts, in four and so on: the same gradient within rounding, since each part's loss is weighted.
-Where `recompute` is "auto" and the model has repeated blocks, the next calls that need a split
-run split and with activation checkpointing in turn (see `recomputation`), each for a few real
-steps; the fastest per element of the batch is kept. Training continues meanwhile.
+Where one sample does not fit, `recompute` is "auto" and the model has repeated blocks, they are
+recomputed from then on (see `recomputation`), in as few parts as fit then.
 
 The load of one part (elements of the batch's tensors) is remembered: the largest that fitted and
 the smallest that did not. So a larger batch is split at once, a smaller one less or not at all, and
@@ -21,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -29,14 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
-from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
-from flatout_train.out_of_memory import is_out_of_memory as is_out_of_memory
-from flatout_train.out_of_memory import let_go
-from flatout_train.step import recomputation
-from flatout_train.step.optimizer_memory import step_optimizer as step_optimizer
+from flatout_train.out_of_memory import is_out_of_memory, let_go
+from flatout_train.step.recomputation import recompute as recompute_blocks
 from flatout_train.step.splitting import batch_size, split
-from flatout_train.step.ways_to_fit import CallTimer, Contest, Seconds, Way
 
 Attempt = Callable[[list[Any]], Tensor]
 
@@ -53,19 +47,20 @@ class Fit:
         device: torch.device,
         recompute: Literal["auto"] | bool | str = "auto",
     ) -> None:
-        if recompute not in ("auto", True, False):
-            raise UsageError(f'recompute={recompute!r} is unknown: use "auto", True or False')
         self._model, self._device, self._recompute = model, device, recompute
-        self._clock = CallTimer(device)
-        self._plain = Way("all" if recompute is True else None)
-        self._contest: Contest | None = None
-        self._policy: recomputation.Policy | None = None
-        self._stop: Callable[[], None] = _nothing
+        self._largest_fitting = 0.0
+        """The largest load of one part that fitted, in elements of the batch's tensors."""
+        self._smallest_failing = math.inf
+        """The smallest load of one part that did not fit, in elements."""
+        self._last_parts = 1
+        self._stop: Callable[[], None] | None = None
+        """Ends the recomputation; None while nothing is recomputed."""
         self._unsplit = False
         self.free: Callable[[], bool] = lambda: False
         """Frees memory that steps do not need; called before anything is split. Returns False if
         there was none."""
-        self._enter(self._plain)
+        if recompute is True:
+            self._stop = recompute_blocks(model)
 
     def run(self, batch: Any, attempt: Attempt, undo: Callable[[], None]) -> Tensor:
         """The result of `attempt([batch])`, or of `attempt(parts)` if the whole batch does not fit.
@@ -80,26 +75,22 @@ class Fit:
         random = random_states(self._device)
         repeated = False
         while True:
-            way, parts, share = self._choose(batch, load)
+            parts, share = self._choose(batch, load)
             try:
-                end = self._clock.start() if self._contest is not None else None
                 loss = attempt([batch] if parts == 1 else split(batch, parts))
             except Exception as error:
-                memory = is_out_of_memory(error)
-                if not (memory or self._is_candidate(way)):
+                if not is_out_of_memory(error):
                     raise
                 failure = error
             else:
-                self._fitted(way, parts, share, load, end)
+                self._fitted(parts, share, load)
                 return loss
             undo()
             _set_random_states(self._device, random)
-            if not memory:
-                way.rejection = _error_line(failure)
-            elif self.free():
+            if self.free():
                 pass  # repeat unchanged: what fits without the freed memory is still unknown
-            elif repeated or share > way.largest_fitting or self._unsplit:
-                self._too_large(failure, way, batch, parts, share)
+            elif repeated or share > self._largest_fitting or self._unsplit:
+                self._too_large(failure, batch, parts, share)
             else:
                 repeated = True
             let_go(failure, self._device)
@@ -117,103 +108,69 @@ class Fit:
 
     def close(self) -> None:
         """Restore the model: nothing is recomputed any more."""
-        self._stop()
-        self._stop, self._policy = _nothing, None
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
 
     @property
     def note(self) -> str:
         """The measures that make the steps fit, and why, as text."""
-        if self._plain.smallest_failing == math.inf:
-            return (
-                "recomputes every block: requested" if self._plain.policy else "everything fitted"
-            )
-        if self._contest is None:
-            return f"{self._plain.describe()}: it did not fit at once"
-        return f"{self._contest.describe()}: it did not fit at once"
+        blocks = "" if self._stop is None else "recomputes every block"
+        if self._smallest_failing == math.inf and (self._recompute is True or not blocks):
+            return f"{blocks}: requested" if blocks else "everything fitted"
+        parts = f"split in {self._last_parts}" if self._last_parts > 1 else "not split"
+        return f"{blocks}{', ' if blocks else ''}{parts}: it did not fit at once"
 
-    def _choose(self, batch: Any, load: float) -> tuple[Way, int, float]:
-        """The way for this batch, the number of parts, and the load of the largest part."""
-        contest = self._contest
-        if self._unsplit:
-            way = self._plain if contest is None or contest.fastest is None else contest.fastest
-            self._enter(way)
-            return way, 1, load
-        if load < self._plain.smallest_failing:
-            self._enter(self._plain)
-            return self._plain, 1, load
-        rows = _rows(batch)
-        while True:
-            way = self._plain if contest is None else contest.current(load, rows) or self._plain
-            if self._enter(way):
-                parts = way.parts(load, rows)
-                return way, parts, way.share(load, rows, parts)
-
-    def _enter(self, way: Way) -> bool:
-        """Switch recomputation to this way's policy; returns False if the model does not support
-        it.
+    def _choose(self, batch: Any, load: float) -> tuple[int, float]:
+        """The fewest parts (1, 2, 4, ..., one per sample) that are not known to be too large, and
+        the load of the largest.
         """
-        if way.policy == self._policy:
-            return True
-        self.close()
-        if way.policy is None:
-            return True
-        try:
-            self._stop = recomputation.recompute(self._model, way.policy)
-        except Exception as error:
-            if way is self._plain:
-                raise
-            way.rejection = _error_line(error)
-            return False
-        self._policy = way.policy
-        return True
+        if self._unsplit or load < self._smallest_failing:
+            return 1, load
+        rows, parts = _rows(batch), 1
+        while parts < rows and _share(load, rows, parts) >= self._smallest_failing:
+            parts = min(2 * parts, rows)
+        return parts, _share(load, rows, parts)
 
-    def _blocks(self) -> list[nn.Module]:
-        return repeated_blocks(self._model)
-
-    def _is_candidate(self, way: Way) -> bool:
-        """Whether its errors may be its own: the user's show when the way as written fails too."""
-        contest = self._contest
-        return contest is not None and contest.fastest is None and way is not self._plain
-
-    def _fitted(
-        self, way: Way, parts: int, share: float, load: float, end: Callable[[], Seconds] | None
-    ) -> None:
+    def _fitted(self, parts: int, share: float, load: float) -> None:
         if self._unsplit:
             return
-        way.largest_fitting = max(way.largest_fitting, share)
-        if load >= self._plain.smallest_failing:
-            way.last_parts = parts
-            if end is not None and self._contest is not None and self._contest.fastest is None:
-                way.add_call(end(), load)
+        self._largest_fitting = max(self._largest_fitting, share)
+        if load >= self._smallest_failing:
+            self._last_parts = parts
 
-    def _too_large(self, error: Exception, way: Way, batch: Any, parts: int, share: float) -> None:
+    def _too_large(self, error: Exception, batch: Any, parts: int, share: float) -> None:
         """Remember that a part was too large; raises if nothing is left to try."""
         if self._unsplit:
             raise error
-        way.smallest_failing = min(way.smallest_failing, share)
-        if self._contest is None and self._recompute == "auto" and self._blocks():
-            policies: tuple[recomputation.Policy, ...] = ("selective", "alternate", "all")
-            self._contest = Contest([self._plain, *(Way(policy) for policy in policies)])
-        rows, contest = _rows(batch), self._contest
-        if parts < rows:
+        self._smallest_failing = min(self._smallest_failing, share)
+        rows = _rows(batch)
+        if parts < rows or self._recomputes_now():
             return
-        way.rejection = "one sample does not fit"
-        if contest is None or contest.fastest is way or contest.current(_load(batch), rows) is None:
-            raise torch.OutOfMemoryError(_too_large(batch, rows, self._device)) from error
+        raise torch.OutOfMemoryError(_too_large(batch, rows, self._device)) from error
 
-
-def _nothing() -> None:
-    pass
-
-
-def _error_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return textwrap.shorten(f"{type(error).__name__}: {lines[0] if lines else ''}", 160)
+    def _recomputes_now(self) -> bool:
+        """Start to recompute the blocks, where that is allowed and possible, and find what fits
+        anew; whether it was started.
+        """
+        if self._recompute != "auto" or self._stop is not None:
+            return False
+        try:
+            self._stop = recompute_blocks(self._model)
+        except UsageError:
+            return False
+        self._largest_fitting, self._smallest_failing, self._last_parts = 0.0, math.inf, 1
+        return True
 
 
 def _load(batch: Any) -> float:
     """The size of a batch: the number of elements of all its tensors."""
     return float(sum(tensor.numel() for tensor in nests.tensors(batch)))
+
+
+def _share(load: float, rows: int, parts: int) -> float:
+    """The load of the largest part."""
+    return load * -(-rows // parts) / rows
 
 
 def _rows(batch: Any) -> int:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
 from flatout_train.errors import UsageError
-from flatout_train.step.fitting import is_out_of_memory
+from flatout_train.out_of_memory import is_out_of_memory
 
-NONFINITE = ("stop", "skip", "halve")
+NONFINITE = ("stop", "skip")
 WEIGH = ("samples", "tokens", "sum")
 SHOWN = 3
 """Parameters named in a message."""

@@ -108,14 +108,3 @@ def of(model: nn.Module) -> Ranks | None:
     if replicas:
         return Ranks(replicas[0].process_group, replicas, [])
     return None
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and `torch.compile`."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner

@@ -15,41 +15,19 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import checkpoint
 
 from flatout_agent.speedups.compiled_blocks import is_cache
 from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
 
-Policy = Literal["all", "alternate", "selective"]
-"""all: every block; alternate: every second block; selective: every block, but the results of
-matrix products, convolutions and attention (without dropout) are stored: only the cheap rest is
-recomputed."""
-Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
-_SAVED = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "convolution",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-)
-
-
-def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
+def recompute(model: nn.Module) -> Callable[[], None]:
     """Checkpoint the activations of the model's repeated blocks in training; returns the undo.
 
     Gradients are bit-identical if the block's operations are deterministic: torch's, Python's and
@@ -61,20 +39,18 @@ def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
     Raises UsageError if there is no repeated block.
     """
     blocks = [block for block in repeated_blocks(model) if _can_change(block)]
-    if policy == "alternate":
-        blocks = blocks[::2]
     if not blocks:
         raise UsageError(
             f"{type(model).__name__} has no repeated blocks to recompute: call "
             "torch.utils.checkpoint in its forward, or pass recompute=False"
         )
-    classes = [type(block) for block in blocks]
+    classes: list[Any] = [type(block) for block in blocks]
     for block, cls in zip(blocks, classes, strict=True):
-        object.__setattr__(block, "__class__", _recomputed(cls, policy == "selective"))
+        object.__setattr__(block, "__class__", _recomputed(cls))
 
     def undo() -> None:
         for block, cls in zip(blocks, classes, strict=True):
-            if type(block) in (_recomputed(cls, False), _recomputed(cls, True)):
+            if type(block) is _recomputed(cls):
                 object.__setattr__(block, "__class__", cls)
 
     return undo
@@ -86,18 +62,14 @@ def _can_change(block: nn.Module) -> bool:
 
 _reconstructor: Any = vars(copyreg)["_reconstructor"]
 """The constructor that a pickle names; it works whatever the object's class is now."""
-_classes: dict[tuple[type[nn.Module], bool], type[nn.Module]] = {}
-"""Created once each: the compiler distinguishes classes, and would compile a copy again."""
 
 
-def _recomputed(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
-    """`cls` with its forward under checkpoint."""
-    if (cls, selective) not in _classes:
-        _classes[cls, selective] = _subclass(cls, selective)
-    return _classes[cls, selective]
+@functools.cache
+def _recomputed(cls: type[nn.Module]) -> type[nn.Module]:
+    """`cls` with its forward under checkpoint.
 
-
-def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
+    Created once: the compiler distinguishes classes, and would compile a copy again.
+    """
     original: Callable[..., Any] = cls.forward
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -113,12 +85,10 @@ def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
         args = tuple(_without_cache(value) for value in args)
         kwargs = {name: _without_cache(value) for name, value in kwargs.items()}
         # keywords are passed as one argument: checkpoint finds the devices of arguments only
-        if not compiling:
-            context = functools.partial(_contexts, self, selective)
-            return checkpoint(run, *args, kwargs, use_reentrant=False, context_fn=context)
-        if selective:
-            return checkpoint(run, *args, kwargs, use_reentrant=False, context_fn=_keeping)
-        return checkpoint(run, *args, kwargs, use_reentrant=False)
+        if compiling:
+            return checkpoint(run, *args, kwargs, use_reentrant=False)
+        contexts = contextlib.nullcontext(), _Again(self)
+        return checkpoint(run, *args, kwargs, use_reentrant=False, context_fn=lambda: contexts)
 
     def __reduce_ex__(self: nn.Module, protocol: Any) -> Any:  # noqa: N807
         reduced: Any = cls.__reduce_ex__(self, protocol)
@@ -142,46 +112,6 @@ def _without_cache(value: Any) -> Any:
     return None if is_cache(value) else value
 
 
-def _contexts(block: nn.Module, selective: bool) -> Contexts:
-    """The contexts of the block's first run and of its recomputation."""
-    if not selective:
-        return contextlib.nullcontext(), _Again(block, contextlib.nullcontext())
-    make: Any = create_selective_checkpoint_contexts
-    first, second = make(_stored_or_not)
-    return first, _Again(block, second)
-
-
-def _stored_or_not(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Run operations that draw random numbers again; otherwise all later dropout would draw other
-    numbers.
-    """
-    stored = operation in _saved_operations() and not _draws(operation, args, kwargs)
-    return CheckpointPolicy.MUST_SAVE if stored else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it draws random numbers; fused attention does with dropout alone."""
-    if torch.Tag.nondeterministic_seeded not in operation.tags:
-        return False
-    for place, argument in enumerate(operation._schema.arguments):
-        if argument.name == "dropout_p":
-            given = kwargs.get("dropout_p", argument.default_value)
-            return bool((args[place] if place < len(args) else given) > 0)
-    return True
-
-
-def _keeping() -> Contexts:
-    """For the compiler, which gives each operation that it runs again its own random numbers."""
-    make: Any = create_selective_checkpoint_contexts
-    return make(_saved_operations())  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _saved_operations() -> list[Any]:
-    packets = [getattr(torch.ops.aten, name, None) for name in _SAVED]
-    return [packet.default for packet in packets if packet is not None]
-
-
 def _running(block: nn.Module) -> list[_NormBase]:
     """The block's normalisations that keep running statistics."""
     return [
@@ -197,8 +127,8 @@ class _Again(AbstractContextManager[None]):
     torch's random states are restored by checkpoint itself. Each further backward enters it again.
     """
 
-    def __init__(self, block: nn.Module, inner: AbstractContextManager[Any]) -> None:
-        self._block, self._inner = block, inner
+    def __init__(self, block: nn.Module) -> None:
+        self._block = block
         self._first = _host_random()
         self._since: Any = None
         self._statistics: list[tuple[_NormBase, dict[str, Any]]] = []
@@ -210,15 +140,12 @@ class _Again(AbstractContextManager[None]):
             self._statistics.append((norm, dict(norm._buffers)))
             copies = {name: None if b is None else b.clone() for name, b in norm._buffers.items()}
             norm._buffers.update(copies)
-        self._inner.__enter__()
 
-    def __exit__(self, *error: Any) -> bool | None:
-        stopped = self._inner.__exit__(*error)
+    def __exit__(self, *error: Any) -> None:
         while self._statistics:
             norm, buffers = self._statistics.pop()
             norm._buffers.update(buffers)
         _set_host_random(self._since)
-        return stopped
 
 
 def _host_random() -> tuple[Any, Any]:

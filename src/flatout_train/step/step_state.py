@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-from torch import nn, optim
+from typing import TYPE_CHECKING, Any
 
 from flatout_train.errors import UsageError
-from flatout_train.step.accumulation import Group
-from flatout_train.step.averaging import Average
-from flatout_train.step.buffers import Buffers
-from flatout_train.step.choices import Choices
-from flatout_train.step.gradients import Gradients
-from flatout_train.step.histories import Histories
-from flatout_train.step.passes import Passes
-from flatout_train.step.update import Update
+
+if TYPE_CHECKING:
+    from flatout_train.step.train_step import TrainStep
 
 VERSION = 1
 
 
-class Parts(Protocol):
-    """The attributes that make up a step's state; `train_step.TrainStep` has them."""
-
-    optimizer: optim.Optimizer
-    scheduler: Any
-    ema: Average | None
-    _bare: nn.Module
-    _scaler: Any
-    _group: Group
-    _update: Update
-    _histories: Histories
-    _passes: Passes
-    _gradients: Gradients
-    _buffers: Buffers
-    _choices: Choices
-    _calls: int
-
-
-def of(step: Parts) -> dict[str, Any]:
+def of(step: TrainStep) -> dict[str, Any]:
     """The state, by references to the live tensors, as `state_dict` of a module is."""
     group, update = step._group, step._update
     step._histories.send()
@@ -63,7 +38,7 @@ def of(step: Parts) -> dict[str, Any]:
     return state
 
 
-def _gradient(step: Parts) -> dict[str, Any]:
+def _gradient(step: TrainStep) -> dict[str, Any]:
     """The sums of the unfinished group; empty with several ranks, which each have their own."""
     group = step._group
     if group.ranks is not None:
@@ -75,7 +50,7 @@ def _gradient(step: Parts) -> dict[str, Any]:
     }
 
 
-def into(step: Parts, state: dict[str, Any]) -> None:
+def into(step: TrainStep, state: dict[str, Any]) -> None:
     """Load `state` into the step's model, optimizer and the rest."""
     if not isinstance(state, dict) or state.get("version") != VERSION:
         version = state.get("version") if isinstance(state, dict) else type(state).__name__
@@ -104,7 +79,7 @@ def into(step: Parts, state: dict[str, Any]) -> None:
     _load_group(step, state["group"])
 
 
-def _load_group(step: Parts, saved: dict[str, Any] | None) -> None:
+def _load_group(step: TrainStep, saved: dict[str, Any] | None) -> None:
     group = step._group
     group.clear()
     step._gradients.clear()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent.speedups.compiling import GRAPH_MODES
+from flatout_train.checkpoint.tracked import unwrapped
 from flatout_train.errors import NonfiniteError
 from flatout_train.step import loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
@@ -59,7 +59,7 @@ def train_step(
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
     problems.check_parameters(model, loss_fn, optimizer)
-    choices = Choices(precision, compile, layout, graph, accumulate)
+    choices = Choices(precision, compile, layout, graph)
     try:
         choices.follow(plan)
         return TrainStep(model, loss_fn, optimizer, scheduler, options, choices)
@@ -92,7 +92,7 @@ class TrainStep:
       "fp32".
     - `compile`: "auto"; True or "whole" (model and loss as one graph); "blocks" (repeated blocks,
       and the loss: shorter start-up); "tuned" ("auto" with autotuned kernels: longest start-up);
-      a mode of torch.compile; or False.
+      or False.
     - `layout`: memory format of images: "auto", "channels_last" or "contiguous".
     - `graph`: the whole step as one CUDA graph: "auto", True or False. If it cannot be captured,
       the step runs without, and `step.notes["graph"]` says why. Plain values that model and
@@ -120,13 +120,12 @@ class TrainStep:
       the error is raised some steps later; optimizers that can (torch's fused ones) skip the
       step on the device, others have applied it. "skip": the step is skipped and
       counted in `step.metrics().skipped`; this waits for the device at each step if the optimizer
-      cannot skip on the device. "halve": the same, and with fp16 the loss scale is halved. With
-      fp16, overflowing gradients are part of the search for the loss scale and are skipped under
-      every policy; "stop" then stops for a loss that is not finite, or after 20 skipped steps in a
-      row.
-    - `recompute`: activation checkpointing of repeated blocks: "auto" (if memory runs out and it
-      measures faster than splitting), True or False. A batch that does not fit is split and
-      repeated, with the same gradient; with several ranks it is not.
+      cannot skip on the device. With fp16, overflowing gradients are part of the search for the
+      loss scale and are skipped under both policies, and the scale is halved; "stop" then stops for
+      a loss that is not finite, or after 20 skipped steps in a row.
+    - `recompute`: activation checkpointing of repeated blocks: "auto" (once not even one sample
+      fits), True or False. A batch that does not fit is split and repeated, with the same
+      gradient; with several ranks it is not.
 
     With precision="fp32" and compile=False (on CUDA also graph=False: a recorded step keeps its
     learning rates in float32) the step is bit-identical to the plain loop: neither the memory
@@ -145,7 +144,7 @@ class TrainStep:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.device = next(filter(_is_trainable, model.parameters())).device
         self._options, self._choices, self._loss_fn = options, choices, loss_fn
-        self._bare = ranks.bare(model)
+        self._bare: nn.Module = unwrapped(model)
         self._pair = loss_fn is not None and not loss_call.takes_model(loss_fn)
         choices.begin_settings(model, self.device)
         self._layout = choices.place(model)
@@ -200,8 +199,6 @@ class TrainStep:
             self._graph_note = "no: fp16's loss scaler decides on the host which steps are taken"
         elif self._options.nonfinite != "stop" and not self._update.skips_on_device:
             self._graph_note = "no: the optimizer cannot skip steps on the device"
-        elif self._choices.compile in GRAPH_MODES:
-            self._graph_note = f"no: compile={self._choices.compile!r} records graphs of its own"
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)
             undo, self._fit.free = self._passes.undo, self._free_graph

@@ -9,27 +9,19 @@ host learns of it some steps later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import optimizer as optimizers
 
 from flatout_train.errors import NonfiniteError
-from flatout_train.step import fitting
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.gradients import Gradients
 from flatout_train.step.histories import Bad, Histories
 from flatout_train.step.problems import parameter_names
 
-_OURS = ("flatout_agent.", "flatout_train.")
 HOPELESS = 20
 """This many skipped steps in a row are no longer fp16's search for its loss scale."""
-DIVIDING = ("cuda",)
-"""Devices whose fused kernels clip: others are not known to write the scaled gradients back."""
-MAY_ROUND = "_flatout_may_round"
-"""Attribute of an optimizer whose steps need not be bit-identical to those of the plain loop."""
 
 
 class Update:
@@ -63,17 +55,11 @@ class Update:
 
     def know_optimizer(self) -> None:
         """Check whether the optimizer can skip a step on the device."""
-        optimizer = self.optimizer
-        self.skips_on_device = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        # Only these are known to write the divided gradients back.
-        known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
-        self.may_divide = self.skips_on_device and known and getattr(optimizer, MAY_ROUND, False)
-        """Whether the optimizer's kernel may divide the gradients, which saves a pass over them."""
+        self.skips_on_device = bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
 
     def note(self) -> str:
         """What happens to steps that are not finite, and when they are detected."""
-        halve = ", there is no loss scale to halve" if self.policy == "halve" else ""
-        return f"{self.policy}: {self._how()}{halve}"
+        return f"{self.policy}: {self._how()}"
 
     def _how(self) -> str:
         return "detected before the optimizer's step"
@@ -153,7 +139,7 @@ class HostUpdate(Update):
             return False
         if total is not None:
             self._clip(grads, total, correction)
-        fitting.step_optimizer(self.optimizer, self.optimizer.step)
+        self.optimizer.step()
         self.histories.note(self.steps, value, norm, None)
         return True
 
@@ -196,52 +182,26 @@ class DeviceUpdate(Update):
             norm = norm * correction
         found_inf = _flag(norm if self.ranks else norm + loss)
         looks = self._must_look()
-        divides = self.skips_on_device and not looks and self._divides(grads)
-        if not divides:
-            self._clip(grads, norm, correction)
+        self._clip(grads, norm, correction)
         if self.policy != "stop":
             self.buffers.restore_where(found_inf)
         if looks and found_inf.item():
             return norm, parts, False
         if self.skips_on_device and not looks:
-            self._step_where_not(found_inf, self._divisor(norm, correction) if divides else None)
+            self._step_where_not(found_inf)
         else:
-            fitting.step_optimizer(self.optimizer, self.optimizer.step)
+            self.optimizer.step()
         return norm, parts, True
-
-    def _divides(self, grads: list[Tensor]) -> bool:
-        """Whether the optimizer's kernel clips: it reads and writes all gradients anyway."""
-        optimizer: Any = self.optimizer
-        return bool(
-            self.may_divide
-            and self.gradients.plain
-            and grads
-            and grads[0].device.type in DIVIDING
-            and grads[0].dtype != torch.float64  # the divisor is float32
-            and all(group.get("fused") for group in optimizer.param_groups)
-            and not _has_foreign(optimizer._optimizer_step_pre_hooks)
-            and not _has_foreign(optimizers._global_optimizer_pre_hooks)
-        )
-
-    def _divisor(self, norm: Tensor, correction: float | Tensor | None) -> Tensor | None:
-        """The divisor of the gradients (float32, 0-d), 1 / the factor of `_clip`; None means 1."""
-        if self.clip_norm is not None and self.clip_norm != math.inf:
-            divisor = torch.clamp((norm.float() + 1e-6) / self.clip_norm, min=1.0)
-        elif correction is not None:
-            divisor = torch.ones_like(norm, dtype=torch.float32)
-        else:
-            return None
-        return divisor if correction is None else (divisor / correction).float()
 
     def _must_look(self) -> bool:
         """Whether to wait for the device: each step under "skip" if the optimizer cannot skip."""
         return self._needs_first_look() or (self.policy != "stop" and not self.skips_on_device)
 
-    def _step_where_not(self, found_inf: Tensor, divisor: Tensor | None) -> None:
+    def _step_where_not(self, found_inf: Tensor) -> None:
         optimizer: Any = self.optimizer
-        optimizer.grad_scale, optimizer.found_inf = divisor, found_inf
+        optimizer.grad_scale, optimizer.found_inf = None, found_inf
         try:
-            fitting.step_optimizer(optimizer, optimizer.step)
+            optimizer.step()
         finally:
             del optimizer.grad_scale, optimizer.found_inf
 
@@ -304,7 +264,7 @@ class ScaledUpdate(DeviceUpdate):
         look = self.on_host or not self.skips_on_device or self._needs_first_look()
         skip = bool(look and found_inf.item())
         if not skip:
-            fitting.step_optimizer(optimizer, lambda: scaler.step(optimizer))
+            scaler.step(optimizer)
         scale = self._scale()
         scaler.update()
         self.record([loss, norm, scale], parts)
@@ -329,18 +289,6 @@ class ScaledUpdate(DeviceUpdate):
         after = f"Detected {self.steps - bad.step} steps later; the optimizer skipped that step."
         where = parameter_names(self.model, self.gradients.named_by(bad.parts))
         return self._stop(bad.step, bad.loss, where, after)
-
-
-def let_round(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Allow this optimizer's steps to round differently from the plain loop; returns the undo."""
-    setattr(optimizer, MAY_ROUND, True)
-    return lambda: vars(optimizer).pop(MAY_ROUND, None)
-
-
-def _has_foreign(hooks: dict[int, Any]) -> bool:
-    """Whether there are hooks of the user's: they must see clipped gradients."""
-    homes = (getattr(hook, "__module__", None) or "" for hook in hooks.values())
-    return not all(home.startswith(_OURS) for home in homes)
 
 
 def _flag(value: Tensor) -> Tensor:

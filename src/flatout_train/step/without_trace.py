@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 def without_trace(step: TrainStep) -> Iterator[Ranks | None]:
     """Within it `step` may be called; afterwards it and everything it holds are restored.
 
-    Weights, buffers and the optimizer's state are copied to host memory and written back into the
-    same tensors; gradients end as None. No graph is captured, and the ranks, which it yields, do
-    not communicate. Raises UsageError for FSDP, whose communication cannot be disabled.
+    Weights, buffers and the optimizer's state are copied to host memory. The first two are written
+    back into the same tensors, the last is loaded as from a checkpoint; gradients end as None. No
+    graph is captured, and the ranks, which it yields, do not communicate. Raises UsageError for
+    FSDP, whose communication cannot be disabled.
     """
     ranks = step._group.ranks
     if ranks is not None and not ranks.can_reduce:
@@ -57,10 +58,6 @@ class _Snapshot:
         memo: dict[int, Any] = {}
         for tensor in nests.tensors(state):
             memo[id(tensor)] = _on_host(tensor)
-        self._states = [
-            (parameter, _held(held, memo)) for parameter, held in step.optimizer.state.items()
-        ]
-        self._groups = [(group, _held(group, memo)) for group in step.optimizer.param_groups]
         self._buffers = [
             (module._buffers, name, buffer, _on_host(buffer))
             for module in step.model.modules()
@@ -77,13 +74,6 @@ class _Snapshot:
         step = self._step
         step._update.look(wait=True)  # values in flight belong to the steps that are undone
         step.load_state_dict(self._state)
-        step.optimizer.state.clear()
-        for parameter, held in self._states:
-            step.optimizer.state[parameter] = _given_back(held)
-        for group, held in self._groups:
-            group.clear()
-            group.update(_given_back(held))
-        step.optimizer.param_groups = [group for group, _ in self._groups]
         for holder, name, buffer, content in self._buffers:
             holder[name] = buffer.copy_(content)
         for fields, before in self._fields:
@@ -93,25 +83,6 @@ class _Snapshot:
 
 def _on_host(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
-
-
-_Held = dict[str, tuple[Any, Any]]
-"""Each value as an object, and a copy of its content."""
-
-
-def _held(values: dict[str, Any], memo: dict[int, Any]) -> _Held:
-    """Values with their copies: tensors share the state's copy; parameters are not copied."""
-    return {
-        name: (value, list(value) if name == "params" else copy.deepcopy(value, memo))
-        for name, value in values.items()
-    }
-
-
-def _given_back(held: _Held) -> dict[str, Any]:
-    return {
-        name: value.copy_(before) if isinstance(value, Tensor) else before
-        for name, (value, before) in held.items()
-    }
 
 
 def _own(fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from flatout_programs import ceilings as program
 from flatout_programs.kernels import (
     attention,
     convolution,
-    cpu_against_gpu,
     disk,
     exchange,
     jpeg,
@@ -195,15 +194,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert "No such file" in told.impossible
 
 
-def test_one_device_exchanges_nothing_and_none_is_compared_with(here: Setup) -> None:
+def test_one_device_exchanges_nothing(here: Setup) -> None:
     assert exchange.kernels(here) == []
-    assert cpu_against_gpu.kernels(here) == []
-
-
-def test_the_same_training_step_can_be_timed(here: Setup) -> None:
-    act = cpu_against_gpu.step(here, "cpu", 1)
-    act(0)
-    act(1)
 
 
 def test_sizes_that_would_take_too_long_are_left_out() -> None:

@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 from flatout_train.checkpoint.checkpoint import Checkpoint
-from flatout_train.checkpoint.tracked import fit
 from flatout_train.errors import CheckpointError
 
 
@@ -24,8 +23,6 @@ WRAPPERS = {
     "compiled": compiled,
     "parallel": nn.DataParallel,
     "parallel, compiled": lambda model: compiled(nn.DataParallel(model)),
-    "inner compiled": lambda model: model.append(compiled(model.pop(3))),
-    "inner parallel": lambda model: model.append(nn.DataParallel(model.pop(3))),
 }
 
 
@@ -76,13 +73,3 @@ def test_missing_and_additional_names(tmp_path):
         pytest.warns(UserWarning, match="other in .* is not tracked"),
     ):
         checkpoint.resume()
-
-
-def test_names_that_are_the_same_but_for_wrappers_are_matched_and_others_are_not():
-    averaged = {"n_averaged": 1, "module.weight": 2}
-    assert fit(averaged, dict.fromkeys(averaged)) == averaged
-    assert fit({"module._orig_mod.a": 1}, {"a": 0}) == {"a": 1}
-    assert fit({"net": {"a.b": 1}}, {"net": {"a._orig_mod.b": 0}}) == {"net": {"a._orig_mod.b": 1}}
-    twice = {"a": 1, "module.a": 2}
-    assert fit(twice, {"a": 0}) == twice
-    assert fit({"a": 1}, {"b": 0}) == {"a": 1}

@@ -105,7 +105,7 @@ def test_every_decoder_gives_the_same_pixels(decoder: Decoder, options: dict[str
         found = open_picture(data, decoder).region(None, scale)
         plain = open_picture(data, None).region(None, scale)
         assert found.shape[0] >= 151 * scale and found.shape[1] >= 203 * scale
-        if decoder.name not in ("torchvision", "torchcodec"):  # those cannot scale
+        if decoder.name != "torchvision":  # which cannot scale
             assert far(found, plain) <= 1
 
 
@@ -245,7 +245,7 @@ def test_a_package_that_is_broken_is_passed_over(monkeypatch: pytest.MonkeyPatch
     real = importlib.import_module
 
     def broken(name: str) -> Any:
-        if name.startswith(("torchvision", "torchcodec", "simplejpeg")):
+        if name.startswith("torchvision"):
             raise RuntimeError("operator torchvision::nms does not exist")
         return real(name)
 

@@ -60,10 +60,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, **members: dict[str, Any]) -> None:
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
-@pytest.mark.parametrize("package", ["torchvision", "torchcodec"])
-def test_nvjpeg_gets_the_whole_batch_after_what_is_queued(
-    monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
+def test_nvjpeg_gets_the_whole_batch_after_what_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
 
     class Stream:
@@ -75,19 +72,15 @@ def test_nvjpeg_gets_the_whole_batch_after_what_is_queued(
         return [plain(bytes(one.tolist())) for one in files]
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
-    if package == "torchvision":
-        mode: Any = types.SimpleNamespace(RGB="rgb mode")
-        modules(monkeypatch, torchvision={}, torchvision__io={
-            "decode_jpeg": decode_jpeg, "ImageReadMode": mode,
-        })  # fmt: skip
-    else:
-        modules(monkeypatch, torchcodec={}, torchcodec__decoders={"decode_jpeg": decode_jpeg})
-    other = {"torchvision": "torchcodec", "torchcodec": "torchvision"}[package]
-    monkeypatch.setitem(sys.modules, other, None)
-    found = device_decoding.candidates(CUDA)
-    assert [one.name for one in found] == [f"{package}:cuda"]
-    pixels = found[0].decode(TENSORS)
-    assert done == ["waited", (5, "rgb mode" if package == "torchvision" else "RGB", CUDA)]
+    mode: Any = types.SimpleNamespace(RGB="rgb mode")
+    modules(monkeypatch, torchvision={}, torchvision__io={
+        "decode_jpeg": decode_jpeg, "ImageReadMode": mode,
+    })  # fmt: skip
+    found = device_decoding.installed(CUDA)
+    assert found is not None
+    assert found.name == "torchvision:cuda"
+    pixels = found.decode(TENSORS)
+    assert done == ["waited", (5, "rgb mode", CUDA)]
     assert all(torch.equal(a, plain(b)) for a, b in zip(pixels, FILES, strict=True))
 
 
@@ -110,7 +103,7 @@ def test_rates_are_measured_and_a_decoder_that_fails_has_none() -> None:
 
 
 def test_on_the_cpu_there_is_no_device_decoder() -> None:
-    assert device_decoding.candidates(torch.device("cpu")) == []
+    assert device_decoding.installed(torch.device("cpu")) is None
 
 
 def test_nvjpegs_pixels_are_those_of_repeated_colours() -> None:
@@ -122,16 +115,15 @@ def test_nvjpegs_pixels_are_those_of_repeated_colours() -> None:
 
 
 @pytest.mark.gpu
-def test_device_decoders_agree_with_pillow_but_for_the_smoothing_of_colours() -> None:
-    found = device_decoding.candidates(CUDA)
-    if not found:
+def test_the_device_agrees_with_pillow_but_for_the_smoothing_of_colours() -> None:
+    decoder = device_decoding.installed(CUDA)
+    if decoder is None:
         pytest.skip("no decoder for the device is installed")
-    for decoder in found:
-        for one, out in zip(FILES, decoder.decode(TENSORS), strict=True):
-            assert out.device.type == "cuda" and out.dtype == torch.uint8
-            assert min(far(out.cpu(), plain(one)), far(out.cpu(), repeated(one))) <= 2
-        with contextlib.suppress(Exception):
-            decoder.decode([TENSORS[0], torch.zeros(100, dtype=torch.uint8)])
-            pytest.fail("what is no JPEG file was decoded")
-        assert len(decoder.decode(TENSORS[:2])) == 2
-        assert device_decoding.rate(decoder, FILES, torch.cuda.synchronize) > 0
+    for one, out in zip(FILES, decoder.decode(TENSORS), strict=True):
+        assert out.device.type == "cuda" and out.dtype == torch.uint8
+        assert min(far(out.cpu(), plain(one)), far(out.cpu(), repeated(one))) <= 2
+    with contextlib.suppress(Exception):
+        decoder.decode([TENSORS[0], torch.zeros(100, dtype=torch.uint8)])
+        pytest.fail("what is no JPEG file was decoded")
+    assert len(decoder.decode(TENSORS[:2])) == 2
+    assert device_decoding.rate(decoder, FILES, torch.cuda.synchronize) > 0

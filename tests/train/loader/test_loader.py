@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from flatout_train import plans
 from flatout_train.errors import UsageError
 from flatout_train.loader import loader as loading
 from flatout_train.loader import sampling
-from train.loader import loading_program
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -442,33 +438,6 @@ def test_ranks_share_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     indices = [index for rank in found for batch in rank for index in batch]
     assert sorted(set(indices)) == list(range(20))
     assert len(indices) == 21
-
-
-def run(folder: Path, workers: str, cost: float, most: int) -> subprocess.Popen[bytes]:
-    folder.mkdir(exist_ok=True)
-    words = (str(folder), workers, str(cost), str(most))
-    return subprocess.Popen([sys.executable, loading_program.__file__, *words])
-
-
-@pytest.mark.slow
-def test_killed_at_any_instant_the_rest_is_the_same_bit_for_bit(tmp_path: Path) -> None:
-    folder = tmp_path / "killed"
-    for workers in ("2", "0"):
-        process = run(folder, workers, 0.002, most=8)
-        lines = folder / "batches.txt"
-        before = lines.stat().st_size if lines.exists() else 0
-        while process.poll() is None and not (
-            lines.exists() and lines.stat().st_size > before + 17 * 3
-        ):
-            time.sleep(0.001)
-        assert process.poll() is None
-        process.kill()
-        process.wait()
-    assert run(folder, "auto", 0.0, most=-1).wait(240) == 0
-    loader = flatout.loader(loading_program.Augmented(0.0), 8, shuffle=True, workers=0, seed=7)
-    expected = [loading_program.digest(batch) for _ in range(2) for batch in loader]
-    assert (folder / "batches.txt").read_text().split() == expected
-    assert len(expected) == 24
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 import flatout
-from flatout_train.step import ranks
+from flatout_train.checkpoint.tracked import unwrapped
 
 ROWS = ((5, 1, 2, 7, 3), (2, 4, 3, 1, 6))
 """Samples in each batch, by rank: groups of three, then a short one of two."""
@@ -124,7 +124,7 @@ def check_skip() -> None:
     step((input, target))
     assert step.metrics().skipped == 1
     assert all(map(torch.equal, before, net.parameters()))
-    assert ranks.bare(net) is net.module
+    assert unwrapped(net) is net.module
 
 
 def main() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import gc
 import io
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from flatout_train.step import averaging
 from flatout_train.step.averaging import Average
-from train.step.called import Calls
+from train.step.loops import Calls
 
 
 def network(device: str = "cpu") -> nn.Module:
@@ -72,24 +69,6 @@ def test_the_counter_is_on_the_host_whatever_the_default_device_is() -> None:
     assert int(average.n_averaged) == 1
 
 
-def test_the_tensors_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = network()
-    average = Average(model, 0.9)
-    average.update_parameters(model)
-    walks: list[str] = []
-    for name in ("named_parameters", "named_buffers", "modules"):
-        own: Any = getattr(nn.Module, name)
-
-        def counted(*args: Any, own: Any = own, name: str = name, **kwargs: Any) -> Any:
-            walks.append(name)
-            return own(*args, **kwargs)
-
-        monkeypatch.setattr(nn.Module, name, counted)
-    for _ in range(10):
-        average.update_parameters(model)
-    assert not walks
-
-
 def same_tensors(one: nn.Module, other: nn.Module) -> bool:
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
     return all(torch.equal(found, expected) for found, expected in pairs)
@@ -139,7 +118,7 @@ def loaded(model: nn.Module, average: nn.Module) -> None:
         loaded,
     ],
 )
-def test_what_was_replaced_is_looked_for_anew(change: Callable[..., None]) -> None:
+def test_what_was_replaced_is_averaged_from_then_on(change: Callable[..., None]) -> None:
     results = []
     for make in (
         lambda model: Average(model, 0.9),
@@ -181,31 +160,5 @@ def test_a_copy_or_pickle_is_without_the_model_and_goes_on() -> None:
     torch.save(average, saved)
     saved.seek(0)
     for twin in (copy.deepcopy(average), torch.load(saved, weights_only=False)):
-        assert twin._pairs is None
         twin.update_parameters(model)
         assert same_tensors(twin.module, average.module)
-
-
-def test_the_average_alone_does_not_keep_the_model() -> None:
-    model = network()
-    average = Average(model, 0.9)
-    average.update_parameters(model)
-    held = weakref.ref(next(model.parameters()))
-    del model
-    gc.collect()
-    assert held() is None
-    again = network()
-    average.update_parameters(again)
-
-
-def test_tensors_of_an_unknown_kind_are_looked_for_each_time() -> None:
-    """Their address may tell nothing, or not be told."""
-
-    class Odd(Tensor):
-        pass
-
-    model, average = nn.Linear(2, 2), nn.Linear(2, 2)
-    assert averaging._Pairs(average, model).hold(model)
-    for each in (model, average):
-        each.register_buffer("odd", torch.ones(2).as_subclass(Odd))
-    assert not averaging._Pairs(average, model).hold(model)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch.nn import functional as F
 
 import flatout
 from flatout_train.errors import UsageError
-from flatout_train.step.update import MAY_ROUND
+from flatout_train.step.choices import Choices
 
+CUDA = torch.device("cuda", 0)
 PLAN = "version = 1\n\n[boosts.bf16-autocast]\n"
 
 
@@ -61,17 +63,6 @@ def test_the_plain_loop_keeps_layout_and_kernel_unless_they_are_asked_for() -> N
     assert not any(group["fused"] for group in step.optimizer.param_groups)
 
 
-def test_only_a_step_that_may_round_clips_in_the_optimizers_kernel() -> None:
-    step = made(compile=False)
-    assert step._update.may_divide
-    step.close()
-    assert MAY_ROUND not in vars(step.optimizer)
-    model = nn.Linear(8, 3)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    step = flatout.train_step(model, F.cross_entropy, optimizer, precision="fp32", compile=False)
-    assert not step._update.may_divide
-
-
 def test_images_go_in_channels_last_where_the_model_takes_them() -> None:
     seen = []
 
@@ -96,3 +87,44 @@ def test_images_go_in_channels_last_where_the_model_takes_them() -> None:
         assert step.notes["layout"].startswith("contiguous" if view else "channels_last")
         step.close()
         seen.clear()
+
+
+@pytest.fixture
+def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choices]:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    found = Choices("auto", "auto", "auto", "auto")
+    yield found
+    found.undo()
+    assert torch.backends.cudnn.benchmark is False
+
+
+def test_cudnn_measures_the_convolutions_on_cuda(choices: Choices) -> None:
+    choices.begin_settings(nn.Sequential(nn.Conv2d(3, 4, 3)), CUDA)
+    assert torch.backends.cudnn.benchmark is True
+    assert choices.notes["cudnn-benchmark"] == "cuDNN times the kernels for each shape"
+
+
+def test_without_convolutions_or_where_each_bit_stays_it_does_not(choices: Choices) -> None:
+    choices.begin_settings(nn.Linear(2, 2), CUDA)
+    strict = Choices("fp32", False, "auto", "auto")
+    strict.follow(None)
+    strict.begin_settings(nn.Conv2d(3, 4, 3), CUDA)
+    assert torch.backends.cudnn.benchmark is False
+    assert "cudnn-benchmark" not in choices.notes | strict.notes
+
+
+def test_a_script_that_asks_for_determinism_keeps_it(
+    choices: Choices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    choices.begin_settings(nn.Conv2d(3, 4, 3), CUDA)
+    assert torch.backends.cudnn.benchmark is False
+    assert "deterministic" in choices.notes["cudnn-benchmark"]
+
+
+def test_on_the_cpu_freed_memory_is_kept() -> None:
+    found = Choices("auto", "auto", "auto", "auto")
+    found.begin_settings(nn.Conv2d(3, 4, 3), torch.device("cpu"))
+    found.undo()
+    assert "allocator" in found.notes
+    assert "cudnn-benchmark" not in found.notes

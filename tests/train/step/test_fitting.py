@@ -17,7 +17,6 @@ from flatout_train.errors import UsageError
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.fitting import Fit
 from flatout_train.step.splitting import batch_size
-from flatout_train.step.ways_to_fit import TIMED, WARM_UP
 from train.step.limited_memory import Block, Blocks, Held, Memory
 
 pytestmark = pytest.mark.slow
@@ -101,86 +100,6 @@ def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
     assert memory.held == 0
 
 
-@pytest.mark.thorough
-def test_memory_that_others_give_back_is_asked_for_before_a_batch_is_split() -> None:
-    memory = Memory(200)
-    loop = Loop(sequence(memory))
-    held = [memory.take(torch.empty(128))]
-
-    def free() -> bool:
-        gives = bool(held)
-        held.clear()
-        return gives
-
-    loop.fit.free = free
-    loop(batch_of(16))
-    assert loop.tries == [[16], [16]]
-    assert loop.fit.note == "everything fitted"
-    loop(batch_of(32))
-    assert loop.tries[2:] == [[32], [16, 16]], "there is nothing more to give"
-
-
-class Failing(torch.autograd.Function):
-    """Runs out of memory in the forward or the backward pass of more than `limit` samples."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, limit: int, where: str) -> Tensor:
-        ctx.full = len(x) > limit
-        if ctx.full and where == "forward":
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        if ctx.full:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return grads[0], None, None
-
-
-class Limited(nn.Module):
-    """A model that runs out of memory at `where`, with more samples than `limit`."""
-
-    def __init__(self, where: str, limit: int) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(8, 8).double(), nn.Linear(8, 3).double()
-        self.norm = nn.BatchNorm1d(8).double().eval()
-        self.where, self.limit = where, limit
-
-    def forward(self, x: Tensor) -> Tensor:
-        # the second layer's gradient is there already when the backward pass fails
-        held = Failing.apply(self.norm(self.one(x)).tanh(), self.limit, self.where)
-        return self.two(held)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param(0, marks=pytest.mark.thorough),
-        1,
-        pytest.param(2, marks=pytest.mark.thorough),
-        pytest.param(7, marks=pytest.mark.thorough),
-    ],
-)
-def test_memory_may_end_in_either_pass_at_any_step(where: str, at: int) -> None:
-    model = Limited(where, 100)
-    loop = Loop(model)
-    for step in range(10):
-        if step == at:
-            model.limit = 5
-        batch = batch_of(12)
-        limit, model.limit = model.limit, 100
-        wanted = plain_gradient(model, batch)
-        model.limit = limit
-        loop(batch)
-        assert_same(loop.gradient(), wanted)
-    assert loop.tries[-1] == [3, 3, 3, 3]
-    # at a later step the same size had fitted before: it is tried once more as it is
-    tried = [[12]] * (at + (2 if at else 1)) + [[6, 6]] + [[3, 3, 3, 3]] * (10 - at)
-    assert loop.tries == tried
-    assert loop.fit.note == "split in 4: it did not fit at once"
-
-
 def test_what_fits_is_remembered_by_the_size_of_the_batch() -> None:
     memory = Memory(8 * 5)
     loop = Loop(sequence(memory))
@@ -211,30 +130,6 @@ def test_what_had_fitted_is_repeated_once_as_it_is() -> None:
     loop(batch_of(16))
     assert loop.tries == [[16]] * 4
     assert loop.fit.note == "everything fitted"
-
-
-def test_a_repeated_attempt_draws_the_same_random_numbers() -> None:
-    memory = Memory(float("inf"))
-    model = nn.Sequential(nn.Dropout(0.5), Held(memory), nn.Linear(8, 3)).double()
-    loop = Loop(model)
-    batch = batch_of(16)
-    loop(batch)
-    torch.manual_seed(5)
-    wanted = plain_gradient(model, batch)
-    after = torch.get_rng_state()
-    torch.manual_seed(5)
-    real, failures = memory.take, iter([True])
-
-    def take(like: Tensor) -> Tensor:
-        if next(failures, False):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(like)
-
-    memory.take = take  # type: ignore[method-assign]
-    loop(batch)
-    assert loop.tries == [[16], [16], [16]]
-    assert_same(loop.gradient(), wanted)
-    assert torch.equal(torch.get_rng_state(), after)
 
 
 def test_a_failed_attempt_leaves_nothing_behind() -> None:
@@ -308,26 +203,6 @@ def test_a_batch_without_batch_dimension_cannot_be_split() -> None:
         fit.run({"text": "abc"}, attempt, lambda: None)
 
 
-def test_the_user_s_own_errors_pass_through() -> None:
-    class OwnError(RuntimeError):
-        pass
-
-    def attempt(parts: list[Any]) -> Tensor:
-        raise OwnError("out of memory, says the user's own code")
-
-    undone: list[int] = []
-    with pytest.raises(OwnError):
-        Fit(nn.Linear(1, 1), CPU, False).run(batch_of(4), attempt, lambda: undone.append(1))
-    assert undone == []
-
-
-def run_until_decided(loop: Loop, rows: int = 16) -> None:
-    wanted = plain_gradient_of(loop, rows)
-    for _ in range(4 * (WARM_UP + TIMED) + 1):
-        loop(batch_of(rows))
-        assert_same(loop.gradient(), wanted)
-
-
 def plain_gradient_of(loop: Loop, rows: int) -> list[Tensor]:
     memory = next(m.memory for m in loop.model.modules() if isinstance(m, Held))
     limit, memory.limit = memory.limit, float("inf")
@@ -340,76 +215,35 @@ def plain_gradient_of(loop: Loop, rows: int) -> list[Tensor]:
 WHOLE, ONE_BLOCK = 96, 24
 
 
-def test_recomputing_and_splitting_are_measured_and_the_faster_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("limit", "note", "last"),
+    [
+        (WHOLE - 1, "recomputes every block, not split: ", [3]),
+        (2 * ONE_BLOCK, "recomputes every block, split in 2: ", [1, 2]),
+    ],
+)
+def test_where_one_sample_does_not_fit_blocks_are_recomputed(
+    limit: int, note: str, last: list[int]
 ) -> None:
-    for slow, kept in (("split", "recomputes every block, not split"), ("all", "split in 4")):
-        memory = Memory(16 * (WHOLE / 2 - 8))  # every second block is too much in one part
-        loop = Loop(Blocks(memory).double(), "auto")
-        prices(monkeypatch, slow)
-        run_until_decided(loop)
-        assert loop.fit.note.startswith(kept), loop.fit.note
-        assert "measured: " in loop.fit.note
-        loop.tries.clear()
-        loop(batch_of(16))
-        assert loop.tries == ([[4] * 4] if slow == "all" else [[16]])
-        changed = [type(block) is not Block for block in loop.model.blocks]  # type: ignore[union-attr]
-        assert changed == [slow == "split"] * 4
-        loop(batch_of(4))  # what fits as it is, is done as it is
-        assert all(type(block) is Block for block in loop.model.blocks)  # type: ignore[union-attr]
-
-
-def prices(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
-    """A clock by which one way takes long, and every other way takes less the more it computes."""
-    cost = {None: 1.0, "selective": 3.0, "alternate": 2.5, "all": 2.0}
-    if slow == "split":
-        cost[None] = 9.0
-
-    def called(way: Any, seconds: Any, load: float) -> None:
-        way.calls += 1
-        if way.calls > WARM_UP:
-            way.times.append((lambda: cost[way.policy] * load, load))
-
-    monkeypatch.setattr("flatout_train.step.ways_to_fit.Way.add_call", called)
-
-
-@pytest.mark.thorough
-def test_recomputing_lets_a_sample_fit_that_splitting_cannot() -> None:
-    loop = Loop(Blocks(Memory(2 * ONE_BLOCK)).double(), "auto")  # half a sample
-    wanted = plain_gradient_of(loop, 4)
+    loop = Loop(Blocks(Memory(limit)).double(), "auto")
+    wanted = plain_gradient_of(loop, 3)
     for _ in range(3):
-        loop(batch_of(4))
+        loop(batch_of(3))
         assert_same(loop.gradient(), wanted)
-    assert loop.tries[-1] in ([1, 1, 1, 1], [2, 2])
+    assert loop.tries[-1] == last
+    assert loop.fit.note.startswith(note)
+    loop.fit.close()
+    assert [type(block) for block in repeated_blocks(loop.model)] == [Block] * 4
 
 
-@pytest.mark.thorough
-def test_without_auto_nothing_is_recomputed() -> None:
-    loop = Loop(Blocks(Memory(16 * WHOLE / 2)).double(), False)
-    run_until_decided(loop)
+def test_what_splitting_makes_fit_is_not_recomputed() -> None:
+    loop = Loop(Blocks(Memory(16 * WHOLE / 2)).double(), "auto")
+    for _ in range(3):
+        loop(batch_of(16))
+    assert loop.tries == [[16], [8, 8], [8, 8], [8, 8]]
     assert loop.fit.note == "split in 2: it did not fit at once"
 
 
-@pytest.mark.thorough
-def test_recomputing_that_fails_is_given_up_and_training_goes_on() -> None:
-    memory = Memory(16 * WHOLE / 2)
-
-    class Different(Block):
-        """Does something else when it runs in the backward pass."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            again = torch._C._current_graph_task_id() != -1
-            return super().forward(torch.cat([x, x]) if again else x)
-
-    model = Blocks(memory).double()
-    model.blocks = nn.ModuleList(Different(8, memory) for _ in range(4)).double()
-    loop = Loop(model, "auto")
-    run_until_decided(loop)
-    assert loop.fit.note.startswith("split in 2")
-    assert "recomputes every block: rejected (CheckpointError: " in loop.fit.note
-
-
-@pytest.mark.thorough
 def test_recompute_true_does_so_from_the_start() -> None:
     memory = Memory(16 * (ONE_BLOCK + 4 * 8))
     loop = Loop(Blocks(memory).double(), True)
@@ -422,12 +256,9 @@ def test_recompute_true_does_so_from_the_start() -> None:
     assert [type(block) for block in repeated_blocks(loop.model)] == [Block] * 4
 
 
-@pytest.mark.thorough
-def test_wrong_recompute_is_named() -> None:
+def test_recompute_needs_repeated_blocks() -> None:
     with pytest.raises(UsageError, match="no repeated blocks"):
         Fit(nn.Linear(2, 2), CPU, True)
-    with pytest.raises(UsageError, match="recompute='some' is unknown"):
-        Fit(nn.Linear(2, 2), CPU, "some")
 
 
 @pytest.mark.thorough
@@ -495,8 +326,7 @@ def test_a_real_limit_of_memory_is_met(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("recompute", [False, "auto"])
-def test_on_a_gpu_that_is_full(recompute: Recompute) -> None:
+def test_on_a_gpu_that_is_full() -> None:
     device = torch.device("cuda")
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh()) for _ in range(8)))
@@ -520,15 +350,14 @@ def test_on_a_gpu_that_is_full(recompute: Recompute) -> None:
     limit = torch.cuda.memory_reserved() + 900 * 2**20  # whole it takes 1 GiB and more
     torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
-        fit = Fit(model, device, recompute)
-        for _ in range(4 * (WARM_UP + TIMED) + 2):
+        fit = Fit(model, device)
+        for _ in range(3):
             model.zero_grad()
             fit.run(x, attempt, model.zero_grad)
             for parameter, grad in zip(model.parameters(), wanted, strict=True):
                 torch.testing.assert_close(parameter.grad, grad, rtol=1e-10, atol=1e-12)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert fit.note.endswith("it did not fit at once")
-    assert fit.note.startswith("split in") or "recomputes" in fit.note
+    assert fit.note.startswith("split in")
     model.zero_grad()
     assert torch.cuda.memory_allocated() == before

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flatout_train.step.gradients import Gradients
-from train.step.called import Calls
+from train.step.loops import Calls
 
 
 def of(*parameters: torch.Tensor, **options: Any) -> Gradients:

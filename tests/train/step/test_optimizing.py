@@ -11,16 +11,6 @@ from torch import Tensor, nn
 
 from flatout_train.step import optimizing
 
-CASES: list[tuple[Any, dict[str, Any], str]] = [
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}, "fused"),
-    (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9, "nesterov": True, "maximize": True}, "fused"),
-    (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1, "maximize": True}, "fused"),
-    (torch.optim.AdamW, {"amsgrad": True, "betas": (0.8, 0.9), "eps": 1e-6}, "fused"),
-    (torch.optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.1}, "fused"),
-    (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}, "foreach"),
-    (torch.optim.Adamax, {}, "foreach"),
-]
-
 
 def network() -> nn.Module:
     torch.manual_seed(0)
@@ -39,26 +29,6 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "options", "flag"), CASES)
-def test_the_update_is_the_same_also_from_the_middle_and_back(
-    kind: Any, options: dict[str, Any], flag: str
-) -> None:
-    plain, fast = network(), network()
-    one, two = kind(plain.parameters(), **options), kind(fast.parameters(), **options)
-    train(plain, one, 20)
-    train(fast, two, 5)
-    reason, undo = optimizing.fuse(two)
-    assert reason.startswith(f"{flag}: ")
-    assert two.param_groups[0][flag]
-    train(fast, two, 10, start=5)
-    assert two.state_dict()["param_groups"] == one.state_dict()["param_groups"]
-    undo()
-    assert two.param_groups == [{**one.param_groups[0], "params": [*fast.parameters()]}]
-    train(fast, two, 5, start=15)
-    torch.testing.assert_close(weights(fast), weights(plain), rtol=1e-4, atol=1e-5)
-
-
 def test_loading_a_plain_checkpoint_in_the_middle() -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -73,17 +43,6 @@ def test_loading_a_plain_checkpoint_in_the_middle() -> None:
     assert optimizer.param_groups[0]["fused"]
     train(model, optimizer, 3, start=3)
     torch.testing.assert_close(weights(model), straight, rtol=1e-4, atol=1e-6)
-
-
-def test_weights_whose_layout_changes_before_the_first_step() -> None:
-    plain, fast = network(), network()
-    one, two = torch.optim.Adam(plain.parameters()), torch.optim.Adam(fast.parameters())
-    train(plain, one, 6)
-    train(fast, two, 3)
-    optimizing.fuse(two)
-    fast.to(memory_format=torch.channels_last)
-    train(fast, two, 3, start=3)
-    torch.testing.assert_close(weights(fast), weights(plain), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_are_looked_at_in_the_first_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,19 +112,3 @@ def test_the_scaler_goes_into_the_kernel(bad: bool) -> None:
     torch.testing.assert_close(weights(model), wanted, rtol=1e-4, atol=1e-6)
     undo()
     assert not hasattr(optimizer, "_step_supports_amp_scaling")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "options", "flag"), CASES[:5])
-def test_the_kernels_of_the_gpu(kind: Any, options: dict[str, Any], flag: str) -> None:
-    plain, fast = network().cuda(), network().cuda()
-    one, two = kind(plain.parameters(), **options), kind(fast.parameters(), **options)
-    reason, _ = optimizing.fuse(two)
-    for number in range(10):
-        x = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(number)).cuda()
-        for model, optimizer in ((plain, one), (fast, two)):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-    assert reason.startswith(("fused", "as written"))
-    torch.testing.assert_close(weights(fast), weights(plain), rtol=1e-3, atol=1e-4)

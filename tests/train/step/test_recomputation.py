@@ -11,11 +11,8 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
-from flatout_train.step import recomputation
-from flatout_train.step.recomputation import Policy, recompute
+from flatout_train.step.recomputation import recompute
 from train.step.limited_memory import Block, Blocks, Memory
-
-POLICIES: tuple[Policy, ...] = ("all", "alternate", "selective")
 
 
 def gradient(model: nn.Module, x: Tensor) -> list[Tensor]:
@@ -30,13 +27,12 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_gradient_is_the_same_to_the_last_bit(policy: Policy) -> None:
+def test_the_gradient_is_the_same_to_the_last_bit() -> None:
     memory = Memory(float("inf"))
     model, x = Blocks(memory, dropout=0.3), torch.randn(16, 8)
     wanted, after, peak = gradient(model, x), torch.get_rng_state(), memory.peak
     names, keys = [n for n, _ in model.named_modules()], list(model.state_dict())
-    undo = recompute(model, policy)
+    undo = recompute(model)
     memory.peak = 0
     assert equal(gradient(model, x), wanted)
     assert torch.equal(torch.get_rng_state(), after)
@@ -48,66 +44,6 @@ def test_the_gradient_is_the_same_to_the_last_bit(policy: Policy) -> None:
     assert equal(gradient(model, x), wanted)
     assert memory.peak == peak
     assert all(type(block) is Block for block in model.blocks)
-
-
-class Drawing(nn.Module):
-    """A block with an operation that draws by itself, as a GPU's fused attention with dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        drawn: Tensor = torch.ops.aten.native_dropout(x, 0.3, True)[0]
-        return x + nn.functional.dropout(self.linear(drawn).relu(), 0.3)
-
-
-def test_dropout_falls_alike_behind_attention_that_drops_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stored = [*recomputation._saved_operations(), torch.ops.aten.native_dropout.default]
-    monkeypatch.setattr(recomputation, "_saved_operations", lambda: stored)
-    model, x = nn.Sequential(*(Drawing() for _ in range(3))), torch.randn(16, 8)
-    wanted, after = gradient(model, x), torch.get_rng_state()
-    recompute(model, "selective")
-    assert equal(gradient(model, x), wanted)
-    assert torch.equal(torch.get_rng_state(), after)
-
-
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
-        ("_scaled_dot_product_flash_attention", ()),
-        ("_scaled_dot_product_flash_attention_for_cpu", ()),
-        ("_scaled_dot_product_efficient_attention", (None, True)),
-        ("_scaled_dot_product_cudnn_attention", (None, True)),
-    ],
-)
-def test_attention_is_stored_where_it_draws_nothing(name: str, before: Any) -> None:
-    operation = getattr(torch.ops.aten, name).default
-    tensors = [torch.zeros(1)] * 3
-
-    def stored(*args: Any, **kwargs: Any) -> bool:
-        policy = recomputation._stored_or_not(None, operation, *tensors, *before, *args, **kwargs)
-        return policy.name == "MUST_SAVE"
-
-    assert stored()
-    assert stored(0.0)
-    assert not stored(0.1)
-    assert not stored(dropout_p=0.1)
-
-
-def test_policies_keep_more_or_less() -> None:
-    memory = Memory(float("inf"))
-    model, x = Blocks(memory), torch.randn(16, 8)
-    peaks = []
-    for policy in ("all", "alternate"):
-        undo = recompute(model, policy)  # type: ignore[arg-type]
-        memory.peak = 0
-        gradient(model, x)
-        peaks.append(memory.peak)
-        undo()
-    assert peaks == [16 * 24, 16 * (2 * 24 + 24)] or peaks[0] < peaks[1]
 
 
 class Norm(nn.Module):
@@ -200,17 +136,6 @@ def test_hooks_run_once_and_keywords_arrive() -> None:
     assert calls == [1]
 
 
-def test_policies_do_not_pile_up() -> None:
-    model = Blocks(Memory(float("inf")))
-    undo_all = recompute(model, "all")
-    undo_all()
-    undo_all()
-    undo = recompute(model, "alternate")
-    assert [type(block) is Block for block in model.blocks] == [False, True, False, True]
-    undo()
-    assert all(type(block) is Block for block in model.blocks)
-
-
 def row(make: Any, count: int) -> nn.ModuleList:
     return nn.ModuleList(make() for _ in range(count))
 
@@ -281,8 +206,7 @@ def test_blocks_that_cannot_change_stay() -> None:
         recompute(model)
 
 
-@pytest.mark.parametrize("policy", ["all", "alternate"])
-def test_hugging_face_models_with_their_cache(policy: Policy) -> None:
+def test_hugging_face_models_with_their_cache() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=50, n_positions=16, n_embd=16, n_layer=3, n_head=2, use_cache=True
@@ -301,7 +225,7 @@ def test_hugging_face_models_with_their_cache(policy: Policy) -> None:
         return [p.grad.clone() for p in model.parameters()]
 
     wanted = step()
-    undo = recompute(model, policy)
+    undo = recompute(model)
     for found, grad in zip(step(), wanted, strict=True):  # the cache lays keys out otherwise
         torch.testing.assert_close(found, grad, rtol=1e-5, atol=1e-8)
     undo()
@@ -349,15 +273,14 @@ def test_compiled_models_are_compiled_anew(how: str) -> None:
         return [p.grad.clone() for p in model.parameters() if p.grad is not None], sum(kept)
 
     wanted, most = grads_and_kept()
-    for policy in POLICIES:
-        undo = recompute(model, policy)
-        found, kept = grads_and_kept()
-        assert equal(found, wanted), policy
-        assert kept < most, policy
-        undo()
-        again, kept = grads_and_kept()
-        assert equal(again, wanted)
-        assert kept == most
+    undo = recompute(model)
+    found, kept = grads_and_kept()
+    assert equal(found, wanted)
+    assert kept < most
+    undo()
+    again, kept = grads_and_kept()
+    assert equal(again, wanted)
+    assert kept == most
 
 
 @pytest.mark.thorough
@@ -383,8 +306,7 @@ def test_compiled_blocks_with_running_statistics_run_as_written() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("policy", POLICIES)
-def test_on_a_gpu_dropout_falls_alike_and_memory_is_saved(policy: Policy) -> None:
+def test_on_a_gpu_dropout_falls_alike_and_memory_is_saved() -> None:
     # Norms first: behind a norm the mean of squares is constant, and all gradients are nothing.
     layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.1, batch_first=True, norm_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda()
@@ -399,7 +321,7 @@ def test_on_a_gpu_dropout_falls_alike_and_memory_is_saved(policy: Policy) -> Non
         return grads, torch.cuda.max_memory_allocated() - before
 
     wanted, most = step()
-    undo = recompute(model, policy)
+    undo = recompute(model)
     found, peak = step()
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

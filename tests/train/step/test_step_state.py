@@ -11,32 +11,13 @@ from torch.nn import functional as F
 
 import flatout
 from flatout_train.errors import UsageError
-
-PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
-
-
-def network(seed: int) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 3)
-    )
+from train.step.loops import PLAIN, network, same
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
     torch.manual_seed(7)
     rows = [12, 7, 15, 9, 3, 20, 8, 12, 5][:count]
     return [(torch.randn(each, 8), torch.randint(0, 3, (each,))) for each in rows]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal to the last bit, whatever nest."""
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 def resumable(seed: int, **options: Any) -> Any:

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import flatout
-
-PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
+from train.step.loops import PLAIN, by_hand, network, same
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -25,51 +24,9 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def network(seed: int = 1) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 3)
-    )
-
-
 def batches(count: int = 6, rows: int = 12) -> list[tuple[Tensor, Tensor]]:
     torch.manual_seed(7)
     return [(torch.randn(rows, 8), torch.randint(0, 3, (rows,))) for _ in range(count)]
-
-
-def by_hand(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data: list[tuple[Tensor, Tensor]],
-    scheduler: Any = None,
-    average: AveragedModel | None = None,
-    clip: float | None = None,
-) -> list[float]:
-    losses = []
-    for input, target in data:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(input), target)
-        loss.backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-        if average is not None:
-            average.update_parameters(model)
-        losses.append(loss.item())
-    return losses
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal to the last bit, whatever nest."""
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 def states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -105,7 +62,7 @@ def test_scheduler_and_average_are_those_of_the_loop_by_hand_bit_for_bit() -> No
             average = step.ema
         else:
             average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-            by_hand(model, optimizer, batches(), scheduler, average)
+            by_hand(model, optimizer, batches(), None, scheduler, average)
         assert average is not None
         runs.append(
             (states(model, optimizer), average.state_dict(), scheduler.state_dict()["last_epoch"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flatout_train.step.averaging import Average
 from flatout_train.step.graph.placement import Placement
 from flatout_train.step.graph.rates import Rates
-from train.step.called import Calls
+from train.step.loops import Calls
 
 CPU = torch.device("cpu")
 

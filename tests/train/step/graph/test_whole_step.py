@@ -500,77 +500,55 @@ def test_an_optimizer_that_counts_on_the_cpu_is_named() -> None:
     assert rates.on_host() == "Adagrad keeps its 'step' on the cpu"
 
 
-REFUSED: dict[str, tuple[Callable[[], tuple[nn.Module, Any, Any]], str]] = {}
+def nothing(*_: Any) -> None:
+    pass
 
 
-def refused(reason: str) -> Callable[[Callable[[], tuple[nn.Module, Any, Any]]], Any]:
-    def note(made: Callable[[], tuple[nn.Module, Any, Any]]) -> Any:
-        REFUSED[made.__name__] = (made, reason)
-        return made
-
-    return note
-
-
-@refused("inner has a hook")
-def a_forward_hook() -> tuple[nn.Module, Any, Any]:
-    model = Model()
-    model.inner.register_forward_hook(lambda *_: None)
-    return model, torch.optim.SGD(model.parameters()), None
-
-
-@refused("inner.weight has a gradient hook")
-def a_gradient_hook() -> tuple[nn.Module, Any, Any]:
-    model = Model()
-    model.inner.weight.register_hook(lambda grad: grad)
-    return model, torch.optim.SGD(model.parameters()), None
-
-
-@refused("optimizer's step has a hook")
-def an_optimizer_hook() -> tuple[nn.Module, Any, Any]:
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters())
-    optimizer.register_step_post_hook(lambda *_: None)
-    return model, optimizer, None
-
-
-@refused("sparse gradients")
-def a_sparse_embedding() -> tuple[nn.Module, Any, Any]:
-    model = nn.Sequential(nn.Embedding(4, 4, sparse=True))
-    return model, torch.optim.SGD(model.parameters()), None
-
-
-@refused("LBFGS decides on the host")
-def lbfgs() -> tuple[nn.Module, Any, Any]:
-    model = Model()
-    return model, torch.optim.LBFGS(model.parameters()), None
-
-
-@refused("DataParallel exchanges gradients")
-def data_parallel() -> tuple[nn.Module, Any, Any]:
-    model = nn.DataParallel(Model())
-    return model, torch.optim.SGD(model.parameters()), None
-
-
-@refused("cycle_momentum=False keeps it constant")
-def a_cycled_momentum() -> tuple[nn.Module, Any, Any]:
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
-    return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
-
-
-@refused("norm.running_mean is on meta")
-def a_buffer_elsewhere() -> tuple[nn.Module, Any, Any]:
-    model = Model()
+def moved_buffer(model: Any) -> None:
     model.norm.running_mean = model.norm.running_mean.to("meta")
-    return model, torch.optim.SGD(model.parameters()), None
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_recorded_is_refused_at_once(case: str) -> None:
-    made, reason = REFUSED[case]
-    model, optimizer, scheduler = made()
-    fake = FakeRecorder(list)
-    whole = WholeStep(lambda _: {}, model, optimizer, CPU, scheduler, recorder=fake)
+def one_cycle(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+
+
+def refused(
+    model: nn.Module | None = None,
+    kind: Any = torch.optim.SGD,
+    change: Callable[[Any], Any] = nothing,
+    hook: Any = None,
+    schedule: Callable[[Any], Any] = nothing,
+) -> WholeStep:
+    model = model or Model()
+    optimizer = (
+        kind(model.parameters())
+        if kind is torch.optim.LBFGS
+        else kind(model.parameters(), momentum=0.9)
+    )
+    change(model)
+    if hook is not None:
+        optimizer.register_step_post_hook(hook)
+    return WholeStep(
+        lambda _: {}, model, optimizer, CPU, schedule(optimizer), recorder=FakeRecorder(list)
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"change": lambda m: m.inner.register_forward_hook(nothing)}, "inner has a hook"),
+        ({"change": lambda m: m.inner.weight.register_hook(nothing)}, "inner.weight has a grad"),
+        ({"hook": nothing}, "optimizer's step has a hook"),
+        ({"model": nn.Sequential(nn.Embedding(4, 4, sparse=True))}, "sparse gradients"),
+        ({"kind": torch.optim.LBFGS}, "LBFGS decides on the host"),
+        ({"model": nn.DataParallel(Model())}, "DataParallel exchanges gradients"),
+        ({"schedule": one_cycle}, "cycle_momentum=False keeps it constant"),
+        ({"change": moved_buffer}, "norm.running_mean is on meta"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_recorded_is_refused_at_once(parts: dict[str, Any], reason: str) -> None:
+    whole = refused(**parts)
     assert reason in whole.reason
     assert whole.run(None) is None
 
@@ -807,15 +785,6 @@ def test_on_a_gpu_an_unfused_optimizer_is_recorded_and_put_back() -> None:
     assert group["capturable"] is False
     assert pair.optimizers[1].state[group["params"][0]]["step"].device == CPU
     assert float(pair.optimizers[1].state[group["params"][0]]["step"]) == 20
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_shapes_may_change() -> None:
-    pair = OnGpu()
-    data = on_gpu([batches(1, size)[0] for _ in range(8) for size in (16, 24, 7)])
-    expected = pair.train(data, recorded=False)
-    assert pair.train(data, recorded=True) == expected
-    assert pair.whole.reason == "recorded"
 
 
 def waiting(model: nn.Module, batch: Any) -> Tensor:
