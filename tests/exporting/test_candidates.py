@@ -40,7 +40,7 @@ def test_exact_and_int8() -> None:
     exact = tried(replace(SETTINGS, exact=True))
     assert exact == {"eager", "eager-best", "aoti", "compile", "onnxruntime", "openvino"}
     allowed = tried(replace(SETTINGS, allow=("int8",)))
-    assert allowed >= {"onnxruntime-int8", "openvino-int8", "torchao-int8"}
+    assert allowed >= {"onnxruntime-int8", "openvino-int8"}
 
 
 def test_only_and_skip_take_backends_and_builds() -> None:

@@ -56,7 +56,7 @@ def row_of(folder: Path, name: str) -> ExportCandidate:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["openvino-int8", "onnxruntime-int8", "torchao-int8"])
+@pytest.mark.parametrize("name", ["openvino-int8", "onnxruntime-int8"])
 def test_a_quantised_build_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -19,14 +19,11 @@ from every import for_every
 from law.sources import AGENT, FILES, LIBRARY, PROGRAMS, SRC, imported, name, tree
 
 OPTIONAL = {"PIL", "cv2", "numpy", "nvidia"}
-OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
+OPTIONAL |= {"torchdata", "torchvision", "turbojpeg"}
 """What the library uses where it is installed, always inside functions."""
 EXPORTING = {"backends", "exporting", "loading"}
 """Folders of the programs that build, verify and run exported models."""
-RUNTIMES = {
-    "nncf", "numpy", "onnxruntime", "openvino", "tensorrt",
-    "torchao",
-}  # fmt: skip
+RUNTIMES = {"nncf", "numpy", "onnxruntime", "openvino", "tensorrt"}
 """What these import, always inside functions."""
 APART = {"kernels", "launching", *EXPORTING}
 ALONE = [path for path in PROGRAMS if path.parent.name not in APART]

@@ -20,10 +20,10 @@ FEATURES = {
     "boosts": boosts.names(),
     "backends": flatout_programs.backends.names(),
     "engines": engines.names(),
-    "outlets": ["exec", "json", "prometheus", "screen", "web", "webhook"],
+    "outlets": ["json", "prometheus", "screen", "web"],
 }
 """The outlets are the ways in which figures and alerts leave `flatout monitor`."""
-AT_MOST = {"boosts": 5, "backends": 5, "engines": 3, "outlets": 4, "unclean": 2}
+AT_MOST = {"boosts": 5, "backends": 4, "engines": 3, "outlets": 2, "unclean": 2}
 """How many may be without a proof, or with one from an unclean tree. Lower it where fewer are."""
 OLDEST = timedelta(days=90)
 

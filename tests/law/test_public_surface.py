@@ -44,7 +44,7 @@ OPTIONS = {
     "explain": "--json --lang --python",
     "export": (
         "--allow --capture --exact --for --install --json --limit --model --only --out "
-        "--python --skip --threads --triton --weights --yes"
+        "--python --skip --threads --weights --yes"
     ),
     "launch": (
         "--account --cancel --dry-run --env --follow --gpus --hosts --image --json --list "
@@ -53,8 +53,7 @@ OPTIONS = {
     ),
     "memory": "--gpus --json --limit --memory --nodes --python",
     "monitor": (
-        "--every --exec --follow --json --once --port --prometheus --remote --replay --slurm "
-        "--speed --web --webhook"
+        "--every --follow --json --once --port --prometheus --remote --replay --slurm --speed --web"
     ),
     "profile": "--fail-above --json --no-bench --plan --python --skip --steps --stop",
     "run": (

@@ -7,18 +7,18 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from flatout.commands import _options, warn
+from flatout.commands import _options
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
 
 if TYPE_CHECKING:
+    from flatout.reporting.monitor.outlets.prometheus import Exposition
     from flatout.watching.observing import JobsObserver
 
 PLACE = ("Understand", 5)
@@ -56,20 +56,6 @@ Prometheus = Annotated[
     str | None,
     typer.Option("--prometheus", metavar="[HOST:]PORT", help="Serve the figures for Prometheus."),
 ]
-Exec = Annotated[
-    list[str] | None,
-    typer.Option("--exec", metavar="COMMAND", help="Run this command for each alert. Repeatable."),
-]
-Webhook = Annotated[
-    list[str] | None,
-    typer.Option("--webhook", metavar="URL", help="Post each alert to this address. Repeatable."),
-]
-
-
-class _Receiver(Protocol):
-    """Receives each frame."""
-
-    def tell(self, frame: Frame) -> None: ...
 
 
 class _Source(NamedTuple):
@@ -80,14 +66,6 @@ class _Source(NamedTuple):
     every_s: float
     replay: Path | None
     speed: float
-
-
-class _Outlets(NamedTuple):
-    """The destinations of figures and alerts."""
-
-    prometheus: str | None
-    commands: list[str] | None
-    urls: list[str] | None
 
 
 def command(
@@ -103,8 +81,6 @@ def command(
     web: Web = False,
     port: Port = None,
     prometheus: Prometheus = None,
-    execute: Exec = None,
-    webhook: Webhook = None,
 ) -> int:
     """Show this machine, its GPUs and the running jobs, live.
 
@@ -117,15 +93,18 @@ def command(
       flatout monitor --web
       flatout monitor node1 node2
       flatout monitor --replay .flatout/runs/20261124T091500Z-run
-      flatout monitor --exec "notify-send flatout"
     """
     source = _Source(_named(hosts, slurm), remote, every, replay, speed)
-    outlets = _Outlets(prometheus, execute, webhook)
     _check(follow and not as_json, port is not None and not web)
     if once or (as_json and not follow):
         return _one(source, as_json)
-    with ExitStack() as stack:
-        return _shown(source, _receivers(stack, outlets), as_json, (port or 0) if web else None)
+    page = (port or 0) if web else None
+    if prometheus is None:
+        return _shown(source, None, as_json, page)
+    from flatout.reporting.monitor.outlets.prometheus import serving
+
+    with serving(prometheus) as exposition:
+        return _shown(source, exposition, as_json, page)
 
 
 def _check(lone_follow: bool, lone_port: bool) -> None:
@@ -136,19 +115,21 @@ def _check(lone_follow: bool, lone_port: bool) -> None:
         raise UserError("--port goes with --web", "flatout monitor --web")
 
 
-def _shown(source: _Source, receivers: Sequence[_Receiver], as_json: bool, port: int | None) -> int:
-    """Show frame after frame in the requested way."""
+def _shown(source: _Source, exposition: Exposition | None, as_json: bool, port: int | None) -> int:
+    """Show frame after frame in the requested way. exposition: takes each frame first."""
     observer = None
     if not source.hosts and source.replay is None:
         from flatout.watching.observing import JobsObserver
 
         observer = JobsObserver(gpm=True)
-    frames = _told(_frames(source, observer), receivers)
+    frames = _frames(source, observer)
+    if exposition is not None:
+        frames = _told(frames, exposition)
     if as_json:
         return _documents(frames)
     if port is not None:
         return _page(frames, port)
-    return _screen(frames, source, told=bool(receivers))
+    return _screen(frames, source, told=exposition is not None)
 
 
 def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
@@ -208,32 +189,10 @@ def _one(source: _Source, as_json: bool) -> int:
     return 0
 
 
-def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
-    """The receivers of figures and alerts, ready to use."""
-    receivers: list[_Receiver] = []
-    if outlets.prometheus is not None:
-        from flatout.reporting.monitor.outlets.prometheus import serving
-
-        receivers.append(stack.enter_context(serving(outlets.prometheus)))
-    return receivers + _noticed(stack, outlets.commands, outlets.urls)
-
-
-def _noticed(
-    stack: ExitStack, commands: list[str] | None, urls: list[str] | None
-) -> list[_Receiver]:
-    """The receivers of alerts."""
-    if not commands and not urls:
-        return []
-    from flatout.watching.notices import Notices
-
-    return [stack.enter_context(Notices(commands or (), urls or (), warn))]
-
-
-def _told(frames: Iterator[Frame], receivers: Sequence[_Receiver]) -> Iterator[Frame]:
-    """The frames, each passed to the receivers first."""
+def _told(frames: Iterator[Frame], exposition: Exposition) -> Iterator[Frame]:
+    """The frames, each told to Prometheus first."""
     for frame in frames:
-        for receiver in receivers:
-            receiver.tell(frame)
+        exposition.tell(frame)
         yield frame
 
 

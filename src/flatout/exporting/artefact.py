@@ -41,7 +41,7 @@ def write(
     versions: Mapping[str, str],
 ) -> None:
     """Write `load.py` and the first manifest beside the files that a build left in `folder`."""
-    (folder / LOAD).write_text(program(plan.backend.loading), encoding="utf-8", newline="\n")
+    (folder / LOAD).write_text(program(plan.backend.id), encoding="utf-8", newline="\n")
     packages = _packages(plan, versions, facts)
     manifest = {
         "schema": SCHEMA,
@@ -68,7 +68,7 @@ def write(
         "architecture": facts["architecture"],
         "system": facts["system"],
         "device": facts["device"],
-        "on_gpu": "cuda" in (plan.backend.device, plan.variant.device),
+        "on_gpu": plan.backend.device == "cuda",
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
@@ -100,7 +100,8 @@ def add_server(folder: Path) -> None:
     texts = {SERVE: _source("serve"), REQUIREMENTS: pins}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    note_served(folder, [folder / name for name in texts])
+    manifest[SERVED] = {name: _digest(folder / name) for name in texts}
+    _save(folder / MANIFEST, manifest)
 
 
 def size(folder: Path) -> int:
@@ -115,15 +116,6 @@ def hashes(folder: Path) -> dict[str, str | None]:
         for path in _files(folder)
         if path.name not in NOT_HASHED
     }
-
-
-def note_served(folder: Path, paths: Sequence[Path]) -> None:
-    """Add files that serve the model to the manifest."""
-    path = folder / MANIFEST
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    hashes = {item.relative_to(folder).as_posix(): _digest(item) for item in paths}
-    manifest[SERVED] = {**manifest.get(SERVED, {}), **hashes}
-    _save(path, manifest)
 
 
 def keep(

@@ -64,7 +64,7 @@ def plans(settings: ExportSettings) -> list[BuildPlan]:
 
 def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object]) -> str:
     """Why a build is not tried on this machine, or empty if it is."""
-    if "cuda" in (plan.backend.device, plan.variant.device) and not facts["cuda"]:
+    if plan.backend.device == "cuda" and not facts["cuda"]:
         return "it needs an NVIDIA GPU"
     if settings.exact and plan.precision is not BuildPrecision.EXACT:
         return "--exact keeps float32 arithmetic"

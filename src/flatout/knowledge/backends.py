@@ -24,8 +24,6 @@ class KnownBackend:
     serving: tuple[RuntimePackage, ...]
     device: str
     torch_free: bool
-    loading: str
-    """The file of `flatout_programs.loading` that runs its artefacts."""
 
     @property
     def page(self) -> str:
@@ -86,5 +84,4 @@ def _known(name: str) -> KnownBackend:
         serving=backend.serving,
         device=backend.device,
         torch_free=backend.torch_free,
-        loading=backend.loading or name,
     )

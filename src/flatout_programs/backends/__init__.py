@@ -33,8 +33,6 @@ class Variant(NamedTuple):
     title: str
     packages: tuple[RuntimePackage, ...] = ()
     """Packages in addition to the backend's."""
-    device: str = ""
-    """cuda: this variant needs one."""
 
 
 class ExportBackend(NamedTuple):
@@ -51,8 +49,6 @@ class ExportBackend(NamedTuple):
     """cuda: it needs one."""
     torch_free: bool = False
     """Whether its artefact is loaded without torch."""
-    loading: str = ""
-    """The backend whose file in `loading` runs the artefact; empty for its own."""
 
 
 def names() -> list[str]:

@@ -64,9 +64,9 @@ RESULT = ExportResult(
             guard=replace(PASSED, passed=False, relative_error=0.25),
         ),
         build(
-            "torchao",
+            "tensorrt",
             BuildState.ABSENT,
-            reason="torchao not installed",
+            reason="tensorrt not installed",
             install="pip install x",
         ),
     ),
