@@ -74,11 +74,11 @@ def test_the_columns_are_those_of_the_file():
 
 
 @pytest.mark.parametrize("name", ["mi250_toy", "sampled_rank0"])
-def test_without_msgspec_it_is_the_same(name, monkeypatch):
-    (fast,) = read([real(name)])
-    monkeypatch.setattr(decoding, "fast", None)
-    (slow,) = read([real(name)])
-    assert equal(fast, slow)
+def test_event_by_event_it_is_the_same(name, monkeypatch):
+    (whole,) = read([real(name)])
+    monkeypatch.setattr(decoding, "decode", lambda text: None)
+    (singly,) = read([real(name)])
+    assert equal(whole, singly)
 
 
 @pytest.mark.slow

@@ -1,77 +1,79 @@
-"""The text of events -> objects, with msgspec if installed, else with json; both agree."""
+"""The text of events -> objects: with msgspec; what it refuses, event by event with json."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-try:
-    from flatout.profiling.trace import decoding_fast as fast
-except ImportError:  # msgspec has no wheel for every platform
-    fast = None  # type: ignore[assignment]
+import msgspec
 
 LARGEST = 2**63 - 1
 SCANNER = json.JSONDecoder(strict=False)
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+NONE = msgspec.Raw(b"")
 
 
-@dataclass(slots=True)
-class Args:
-    """The arguments of an event that are read."""
+class Args(msgspec.Struct, gc=False):
+    """The arguments of an event that are read; -1 or empty if it has none of that name."""
 
-    external: int = -1
-    external_old: int = -1
-    correlation: int = -1
-    device: int | str = -1
-    stream: int | str = -1
-    moved: int = -1
-    occupancy: float = -1.0
-    shapes: bytes = b""
-    dtypes: bytes = b""
-    concrete: bytes = b""
-    sequence: int = -1
-    forward_thread: int = -1
-    size: int | str = -1
-    total: int = -1
-    device_type: int = -1
-    elements: int = -1
-    element_type: bytes = b""
-    members: int = -1
+    external: Whole = msgspec.field(name="External id", default=-1)
+    external_old: Whole = msgspec.field(name="external id", default=-1)
+    correlation: Whole = -1
+    device: Whole | str = -1
+    stream: Whole | str = -1
+    moved: Whole = msgspec.field(name="bytes", default=-1)
+    occupancy: float = msgspec.field(name="est. achieved occupancy %", default=-1.0)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NONE)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NONE)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NONE)
+    sequence: Whole = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: Whole = msgspec.field(name="Fwd thread id", default=-1)
+    size: Whole | str = -1
+    total: Whole = msgspec.field(name="Total Allocated", default=-1)
+    device_type: Whole = msgspec.field(name="Device Type", default=-1)
+    elements: Whole = msgspec.field(name="In msg nelems", default=-1)
+    element_type: msgspec.Raw = msgspec.field(name="dtype", default=NONE)
+    members: Whole = msgspec.field(name="Group size", default=-1)
 
 
-@dataclass(slots=True)
-class Complete:
+class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     """An event with a begin and a duration."""
 
-    name: str
-    cat: str
-    pid: int | str
-    tid: int | str
-    ts: float
-    dur: float
-    args: Args | None
+    name: str = ""
+    cat: str = ""
+    pid: Whole | str = -1
+    tid: Whole | str = -1
+    ts: float = math.nan
+    dur: float = 0.0
+    args: Args | None = None
 
 
-@dataclass(slots=True)
-class Instant:
+class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
     """An event without a duration."""
 
-    name: str
-    ts: float
-    args: Args | None
+    name: str = ""
+    ts: float = math.nan
+    args: Args | None = None
 
 
-COMPLETE: set[type] = {Complete}
-INSTANTS: set[type] = {Instant}
-if fast is not None:
-    COMPLETE.add(fast.FastComplete)
-    INSTANTS.add(fast.FastInstant)
+# Arrows, processes, counters and the like are not read.
+SKIPPED = [
+    msgspec.defstruct(f"Skipped{number}", [], tag_field="ph", tag=phase, gc=False)
+    for number, phase in enumerate("sftMCNDOBEIRbnecvVpP")
+]
+KINDS: Any = Complete | Instant
+for skipped in SKIPPED:
+    KINDS = KINDS | skipped
+DECODER = msgspec.json.Decoder(list[KINDS])
 
 
 def decode(text: bytes) -> list[Any] | None:
     """The events of a whole JSON list, or None if they must be decoded one by one."""
-    return None if fast is None else fast.decode(text)
+    try:
+        return DECODER.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def decode_singly(text: str, at: int) -> tuple[list[Any], int, str]:
@@ -121,26 +123,8 @@ def _event(raw: dict[str, Any]) -> Any:
 
 
 def _args(raw: dict[str, Any]) -> Args:
-    return Args(
-        external=_whole(raw.get("External id")),
-        external_old=_whole(raw.get("external id")),
-        correlation=_whole(raw.get("correlation")),
-        device=_place(raw.get("device")),
-        stream=_place(raw.get("stream")),
-        moved=_whole(raw.get("bytes")),
-        occupancy=_number(raw.get("est. achieved occupancy %"), -1.0),
-        shapes=_json(raw.get("Input Dims")),
-        dtypes=_json(raw.get("Input type")),
-        concrete=_json(raw.get("Concrete Inputs")),
-        sequence=_whole(raw.get("Sequence number")),
-        forward_thread=_whole(raw.get("Fwd thread id")),
-        size=_place(raw.get("size")),
-        total=_whole(raw.get("Total Allocated")),
-        device_type=_whole(raw.get("Device Type")),
-        elements=_whole(raw.get("In msg nelems")),
-        element_type=_json(raw.get("dtype")),
-        members=_whole(raw.get("Group size")),
-    )
+    fields = msgspec.structs.fields(Args)
+    return Args(**{field.name: READ[field.type](raw.get(field.encode_name)) for field in fields})
 
 
 def _text(value: Any) -> str:
@@ -168,5 +152,14 @@ def _number(value: Any, default: float) -> float:
     return number if math.isfinite(number) else default
 
 
-def _json(value: Any) -> bytes:
-    return b"" if value is None else json.dumps(value).encode()
+def _json(value: Any) -> msgspec.Raw:
+    return NONE if value is None else msgspec.Raw(json.dumps(value).encode())
+
+
+READ: dict[Any, Any] = {
+    Whole: _whole,
+    Whole | str: _place,
+    float: lambda value: _number(value, -1.0),
+    msgspec.Raw: _json,
+}
+"""Reads an argument of each type, whatever the trace has in its place."""

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatout.nouns.errors import UserError
-from flatout.profiling.trace import decoding, widths
+from flatout.profiling.trace import widths
+from flatout.profiling.trace.decoding import Complete, Instant
 from flatout.profiling.trace.recording import Allocations, Category, Events, TraceRecording
 from flatout.profiling.trace.stream import NEXT_STEP, Stream
 
@@ -118,15 +119,15 @@ class _Columns:
     def add(self, events: list[Any]) -> None:
         """Add these events."""
         self.event_count += len(events)
-        if not decoding.INSTANTS.isdisjoint(map(type, events)):
+        if Instant in map(type, events):
             self._instants(events)
-        rows = [event for event in events if type(event) in decoding.COMPLETE]
+        rows = [event for event in events if type(event) is Complete]
         if rows:
             self.parts.append(self._part(rows))
 
     def _instants(self, events: list[Any]) -> None:
         for event in events:
-            if type(event) in decoding.INSTANTS and event.name == "[memory]" and event.args:
+            if type(event) is Instant and event.name == "[memory]" and event.args:
                 on_device = event.args.device_type > 0
                 self.instants.append((event.ts, event.args.total, on_device))
 
