@@ -12,12 +12,10 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import platform
 import re
 import struct
 import sys
 import sysconfig
-import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +57,6 @@ def interpreter() -> dict[str, Any]:
     return {
         "executable": sys.executable or None,
         "version": ".".join(map(str, sys.version_info[:3])),
-        "implementation": platform.python_implementation(),
         "bits": struct.calcsize("P") * 8,
         "free_threaded": sysconfig.get_config_var("Py_GIL_DISABLED") == 1,
         "virtual_environment": sys.prefix != base,
@@ -208,14 +205,12 @@ def _plain(node: ast.expr) -> Any:
 
 def imported() -> dict[str, Any]:
     """Import torch; returns its facts that need no search for devices."""
-    began = time.perf_counter()
     try:
         torch = importlib.import_module("torch")
         torch.__version__  # noqa: B018  # a folder left behind imports well and holds nothing
     except BaseException as error:  # an extension may even ask to exit
         return {"imported": False, "import_error": worded(error)}
-    facts: dict[str, Any] = {"imported": True, "import_s": time.perf_counter() - began}
-    facts["num_threads"] = _answer(lambda: torch.get_num_threads())
+    facts: dict[str, Any] = {"imported": True}
     facts["mps_built"] = _answer(lambda: torch.backends.mps.is_built())
     facts["arch_list"] = _answer(lambda: _architectures(torch))
     return facts
@@ -267,15 +262,11 @@ def dotted(number: Any) -> str | None:
 
 
 def tried() -> dict[str, Any]:
-    """Facts that need a working device: bfloat16, and a compiled function."""
+    """Facts that need a working device: whether a compiled function runs."""
     torch: Any = importlib.import_module("torch")
 
     cuda = bool(_answer(torch.cuda.is_available))
     facts: dict[str, Any] = {}
-    if cuda:
-        facts["bf16_supported"] = _answer(
-            lambda: bool(torch.version.hip) or torch.cuda.get_device_capability(0) >= (8, 0)
-        )
     if hasattr(torch, "compile"):
         try:
             values = torch.arange(64.0, device="cuda" if cuda else "cpu")

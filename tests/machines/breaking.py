@@ -40,7 +40,6 @@ def no_cuda(machine: Machine, error: str = NO_DRIVER, **changes: Any) -> Machine
         interpreter__torch__cuda_available=False,
         interpreter__torch__device_count=0,
         interpreter__torch__cuda_error=error,
-        interpreter__torch__bf16_supported=None,
         **changes,
     )
     return blind

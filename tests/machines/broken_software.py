@@ -38,7 +38,7 @@ from machines.software import (
 
 def import_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     """torch is missing, or cannot be imported."""
-    other = OtherPython("/home/user/venv/bin/python", "3.12.3", "venv", False, "2.9.1+cu128")
+    other = OtherPython("/home/user/venv/bin/python", "3.12.3", "venv", "2.9.1+cu128")
     outside = changed(
         workstation(),
         interpreter=interpreter(
@@ -121,7 +121,7 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             ("ENV021",),
         ),
         "cuda-torch-on-amd": (
-            with_torch(amd_desktop(), cuda_available=False, device_count=0, bf16_supported=None),
+            with_torch(amd_desktop(), cuda_available=False, device_count=0),
             ("ENV021",),
         ),
         "radeon-without-kernels": (
@@ -163,7 +163,6 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     blind = {
         "interpreter__torch__cuda_available": False,
         "interpreter__torch__device_count": 0,
-        "interpreter__torch__bf16_supported": None,
     }
     closed = tuple(
         DeviceFile(path, True, False, False, "render", "0660")
@@ -256,7 +255,6 @@ def variable_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         interpreter__torch__cuda_available=False,
         interpreter__torch__device_count=0,
         interpreter__torch__cuda_error=UNKNOWN,
-        interpreter__torch__bf16_supported=None,
     )
     debugging = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO", "TORCH_LOGS": "+dynamo"}
 

@@ -122,7 +122,6 @@ def torch(version: str = "2.9.1", build: str = "cu128", **facts: Any) -> Torch:
         location="/home/user/venv/lib/python3.12/site-packages",
         installer="pip",
         imported=True,
-        import_s=1.4,
         cuda_available=cuda is not None,
         device_count=1 if cuda else 0,
         arch_list=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120") if cuda else (),
@@ -131,8 +130,6 @@ def torch(version: str = "2.9.1", build: str = "cu128", **facts: Any) -> Torch:
         mps_built=False,
         mps_available=False,
         xpu_available=False,
-        bf16_supported=True if cuda else None,
-        num_threads=8,
     )
     return dataclasses.replace(base, **facts)
 
@@ -148,7 +145,6 @@ def interpreter(of_torch: Torch | None, **facts: Any) -> Interpreter:
     base = Interpreter(
         executable="/home/user/venv/bin/python",
         version="3.12.3",
-        implementation="CPython",
         bits=64,
         free_threaded=False,
         virtual_environment=True,
@@ -222,8 +218,6 @@ def kernel(gpus: int = 1, **facts: Any) -> LinuxKernel:
         headers=True,
         dkms=True,
         iommu=False,
-        huge_pages=0,
-        transparent_huge_pages="madvise",
         numa_nodes=1,
         device_files=device_files(gpus),
         user_groups=("user", "video", "render"),
@@ -564,7 +558,6 @@ def rocm() -> Machine:
                 cuda_available=True,
                 device_count=8,
                 arch_list=arch,
-                bf16_supported=True,
             ),
             packages=(
                 Package("torch", "2.9.1+rocm6.4"),
@@ -583,7 +576,6 @@ def mac() -> Machine:
             build=None,
             mps_built=True,
             mps_available=True,
-            bf16_supported=None,
         ),
         compiler="/usr/bin/clang++",
         executable="/opt/homebrew/bin/python3.12",

@@ -64,8 +64,6 @@ def not_importable(machine: Machine, error: str, **changes: Any) -> Any:
         "arch_list",
         "cudnn",
         "nccl",
-        "bf16_supported",
-        "num_threads",
         "mps_available",
         "xpu_available",
     )

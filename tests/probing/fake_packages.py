@@ -86,7 +86,5 @@ backends = types.SimpleNamespace(
     mps=types.SimpleNamespace(is_built=lambda: False, is_available=lambda: False),
 )
 xpu = types.SimpleNamespace(is_available=lambda: False)
-def get_num_threads():
-    return 4
 """
 """As much of a torch for CUDA as is asked, on a machine whose driver is too old for it."""

@@ -138,15 +138,6 @@ def test_iommu_without_units_or_groups(tmp_path: Path) -> None:
     assert kernel.iommu(tmp_path) is False
 
 
-def test_pages(tmp_path: Path) -> None:
-    assert kernel.huge_pages(tmp_path) is None
-    assert kernel.transparent_huge_pages(tmp_path) is None
-    plant(tmp_path, {"proc/meminfo": "MemTotal:  1 kB\nHugePages_Total:    1024\n"})
-    plant(tmp_path, {"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"})
-    assert kernel.huge_pages(tmp_path) == 1024
-    assert kernel.transparent_huge_pages(tmp_path) == "madvise"
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [("0", 1), ("0-1", 2), ("0-3,8", 5), ("", None), ("1-0", None), ("a", None), ("0,", None)],
@@ -223,7 +214,6 @@ READ = (
     "proc/cmdline",
     "proc/1/comm",
     "lib/modules/6.8.0/modules.dep",
-    "sys/kernel/mm/transparent_hugepage/enabled",
     "sys/devices/system/node/has_cpu",
     "sys/class/iommu/dmar0/x",
     "sys/kernel/iommu_groups/0/type",
@@ -239,8 +229,6 @@ def test_garbage_is_no_fact(files: dict[str, bytes]) -> None:
     assert found.modules in (None, ())
     assert found.nvidia_module_for == ()
     assert found.iommu is None
-    assert found.huge_pages is None
-    assert found.transparent_huge_pages is None
     assert found.numa_nodes in (None, 1)  # "0" is one node
     assert found.fabric_manager is None
     assert found.device_files is None

@@ -71,12 +71,12 @@ def test_every_kind(root: Path) -> None:
     versions = root / "home/.pyenv/versions"
     cuda = "2.7.1+cu128"
     assert told == (
-        OtherPython(str(versions / "3.12.1/bin/python"), "3.12.1", "pyenv", True, None),
-        OtherPython(str(root / "usr/bin/python3"), "3.11.2", "system", False, "1.13.1"),
-        OtherPython(str(root / "venv/bin/python"), "3.11.2", "venv", False, None),
-        OtherPython(str(root / "project/.venv/bin/python"), "3.11.2", "uv", False, cuda),
-        OtherPython(str(root / "home/conda/bin/python"), "3.11.9", "conda", False, cuda),
-        OtherPython(str(versions / "3.10.13/bin/python"), "3.10.13", "pyenv", False, None),
+        OtherPython(str(versions / "3.12.1/bin/python"), "3.12.1", "pyenv", None),
+        OtherPython(str(root / "usr/bin/python3"), "3.11.2", "system", "1.13.1"),
+        OtherPython(str(root / "venv/bin/python"), "3.11.2", "venv", None),
+        OtherPython(str(root / "project/.venv/bin/python"), "3.11.2", "uv", cuda),
+        OtherPython(str(root / "home/conda/bin/python"), "3.11.9", "conda", cuda),
+        OtherPython(str(versions / "3.10.13/bin/python"), "3.10.13", "pyenv", None),
     )
 
 
@@ -88,7 +88,7 @@ def test_pyenv_by_variable_and_by_file(root: Path) -> None:
     (root / ".python-version").write_text("3.10.13\n")  # above the working folder
     assert first() == "3.10.13"
     (root / ".python-version").write_text("system\n")
-    assert not any(item.first_on_path for item in look(root, "home/.pyenv/shims"))
+    assert first() == "3.11.2"  # none of pyenv's
 
 
 def test_the_users_own_packages(root: Path) -> None:

@@ -52,7 +52,6 @@ def test_the_real_torch_here() -> None:
     assert {"torch", "numpy"} <= {package["name"] for package in files["packages"]}
     assert "pytest" not in {package["name"] for package in files["packages"]}
     assert imported["torch"]["imported"] is True
-    assert 0 < imported["torch"]["import_s"] < 60
     assert imported["torch"]["mps_built"] is torch.backends.mps.is_built()
     assert devices["torch"]["cuda_available"] is torch.cuda.is_available()
     assert devices["torch"]["device_count"] == torch.cuda.device_count()
@@ -73,7 +72,7 @@ def test_torch_for_cuda_with_an_old_driver(python: str) -> None:
     install(site(python), "torch", "2.7.1", "uv", needs, **modules)
     files, imported, devices, _ = told(python)
     torch = {**files["torch"], **imported["torch"], **devices["torch"]}
-    del torch["import_s"], torch["location"]
+    del torch["location"]
     assert torch == {
         "version": "2.7.1",
         "build": "cu128",
@@ -83,7 +82,6 @@ def test_torch_for_cuda_with_an_old_driver(python: str) -> None:
         "installer": "uv",
         "requires": [needs[0]],
         "imported": True,
-        "num_threads": 4,
         "mps_built": False,
         "mps_available": False,
         "xpu_available": False,

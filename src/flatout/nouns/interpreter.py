@@ -38,7 +38,6 @@ class Torch:
     """Whether the import succeeded, or None if not tried (or not in time)."""
     import_error: str | None = None
     """Last line of the error."""
-    import_s: float | None = None
     cuda_available: bool | None = None
     cuda_error: str | None = None
     """The error of CUDA's initialisation, as torch words it."""
@@ -52,9 +51,6 @@ class Torch:
     mps_built: bool | None = None
     mps_available: bool | None = None
     xpu_available: bool | None = None
-    bf16_supported: bool | None = None
-    """Whether device 0 supports bfloat16."""
-    num_threads: int | None = None
     compile_works: bool | None = None
     """Whether a compiled function ran (only with --deep)."""
     compile_error: str | None = None
@@ -67,7 +63,6 @@ class Interpreter:
     executable: str | None = None
     version: str | None = None
     """3.11.7."""
-    implementation: str | None = None
     bits: int | None = None
     free_threaded: bool | None = None
     virtual_environment: bool | None = None
@@ -103,6 +98,5 @@ class OtherPython:
     version: str | None = None
     kind: str | None = None
     """system, venv, conda, pyenv, uv, user."""
-    first_on_path: bool = False
     torch: str | None = None
     """Version of the torch in it, with its build: 2.7.1+cu128, or None without torch."""

@@ -81,9 +81,6 @@ class LinuxKernel:
     """Whether the dkms command exists."""
     iommu: bool | None = None
     """Whether an IOMMU translates (groups exist and it is not in passthrough)."""
-    huge_pages: int | None = None
-    transparent_huge_pages: str | None = None
-    """always, madvise or never."""
     numa_nodes: int | None = None
     """Nodes with processors."""
     fabric_manager: bool | None = None

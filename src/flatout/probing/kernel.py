@@ -1,4 +1,4 @@
-"""The Linux kernel: its modules, NVIDIA's module files, memory pages, device files and groups.
+"""The Linux kernel: its modules, NVIDIA's module files, device files and groups.
 
 The errors in the kernel's log (`xids`) are read elsewhere.
 """
@@ -85,8 +85,6 @@ if sys.platform == "linux":
             headers=None if guest else headers(root, release),
             dkms=None if guest else shutil.which("dkms") is not None,
             iommu=iommu(root),
-            huge_pages=huge_pages(root),
-            transparent_huge_pages=transparent_huge_pages(root),
             numa_nodes=numa_nodes(root),
             fabric_manager=fabric_manager(root),
             device_files=device_files(root, () if guest else loaded or (), inside.wsl == 2),
@@ -205,20 +203,6 @@ def _gpu_domains(root: Path) -> set[str | None]:
         if accelerator and (domain := reading.text(device / "iommu_group/type")):
             domains.add(domain)
     return domains
-
-
-def huge_pages(root: Path) -> int | None:
-    """Reserved pages of the kernel's default huge size."""
-    text = reading.text(root / "proc/meminfo") or ""
-    match = re.search(r"^HugePages_Total: +([0-9]{1,15})$", text, re.MULTILINE)
-    return int(match[1]) if match else None
-
-
-def transparent_huge_pages(root: Path) -> str | None:
-    """The selected mode: the word in brackets."""
-    text = reading.text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
-    match = re.search(r"\[(always|madvise|never)\]", text)
-    return match[1] if match else None
 
 
 def numa_nodes(root: Path) -> int | None:

@@ -47,17 +47,15 @@ def pythons(
         Path(os.path.expanduser("~")) if home is None else home,  # noqa: PTH111  # never raises
     )
     deadline = time.monotonic() + LIMIT_S
-    on_path = [
-        identity for path in _on_path(around.environ) if (identity := _identity(path, around))
-    ]
     identities = {_identity(Path(besides), around)} if besides else set()
     interpreters: list[OtherPython] = []
-    for identity in chain(on_path, (_identity(path, around) for path in _near(around))):
+    for path in chain(_on_path(around.environ), _near(around)):
+        identity = _identity(path, around)
         if len(interpreters) == MOST or time.monotonic() > deadline:
             break
         if identity is not None and identity not in identities:
             identities.add(identity)
-            interpreters.append(_python(identity[0], identity in on_path[:1], around.home))
+            interpreters.append(_python(identity[0], around.home))
     return tuple(interpreters)
 
 
@@ -127,7 +125,7 @@ def _behind_shim(path: Path, around: _Surroundings) -> Path | None:
     return None
 
 
-def _python(path: Path, first: bool, home: Path) -> OtherPython:
+def _python(path: Path, home: Path) -> OtherPython:
     real = path.resolve()
     folder = path.parent if WINDOWS and path.parent.name != "Scripts" else path.parent.parent
     settings = reading.text(folder / "pyvenv.cfg")
@@ -135,7 +133,6 @@ def _python(path: Path, first: bool, home: Path) -> OtherPython:
         executable=str(path),
         version=_version(folder, real, settings),
         kind=_kind(folder, real, settings, home),
-        first_on_path=first,
         torch=_torch(folder, real, home if settings is None else None),
     )
 

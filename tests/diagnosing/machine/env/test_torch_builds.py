@@ -41,7 +41,7 @@ def test_a_mac_has_a_gpu_too() -> None:
 
 
 def test_it_names_the_python_that_has_torch() -> None:
-    other = OtherPython("/opt/venv/bin/python", "3.12.3", "venv", False, "2.9.1+cu128")
+    other = OtherPython("/opt/venv/bin/python", "3.12.3", "venv", "2.9.1+cu128")
     finding = only("ENV020", broken("torch-missing", pythons=(other,)))
     assert "/opt/venv/bin/python has torch 2.9.1+cu128" in finding.evidence
 
