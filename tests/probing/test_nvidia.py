@@ -16,7 +16,7 @@ from flatout.probing import nvidia
 from flatout.probing.nvidia import NvidiaPaths
 from flatout.probing.program_answer import ProgramAnswer
 from probing.nvml.fake import Nvml, consumer, h100_node, workstation
-from probing.smi_logs import CANNOT_TALK, MISMATCH, RTX_4090
+from probing.smi_answers import CANNOT_TALK, MISMATCH, RTX_4090
 
 CLOSED = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.107.02  Wed Jul 24 23:53:00 UTC 2024
@@ -110,7 +110,6 @@ def test_the_program_helps_where_the_library_is_not_found(places: NvidiaPaths) -
         vendor="nvidia",
         version="570.124.06",
         installed_version="570.124.06",
-        cuda="12.8",
         nvml_error="NVML Shared Library Not Found",
     )
 

@@ -150,7 +150,6 @@ def _with_program(driver: Driver, reported: Driver) -> Driver:
     return dataclasses.replace(
         driver,
         version=driver.version or reported.version,
-        cuda=driver.cuda or reported.cuda,
         smi_error=reported.smi_error,
     )
 
