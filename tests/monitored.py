@@ -11,7 +11,6 @@ from flatout.nouns.machine_sample import (
     GpuSample,
     GpuUse,
     MachineSample,
-    ProcessSample,
 )
 
 ALERT = Alert(
@@ -54,7 +53,6 @@ GPU = GpuSample(
     xids=(79, 31, 79),
     processes=(GpuUse(7, 40 << 30, 0.9),),
 )
-PROCESS = ProcessSample(7, 1, "ada", "python train.py", 1.5, 3 << 30, 40 << 30, (0,), "running", 6)
 MACHINE = MachineSample(
     time_s=1002.0,
     hostname="node1",
@@ -73,7 +71,6 @@ MACHINE = MachineSample(
     network_received_bytes_per_s=3e6,
     network_sent_bytes_per_s=4e6,
     disks=(DiskSample("/dev/shm", 32 << 30, 30 << 30),),
-    processes=(PROCESS,),
 )
 RANK = RankSample(0, 7, 120, 0.05, 0.2, 640.0, 0.7, 1001.9, 1.5, 3 << 30, (0,), 40 << 30, "cuda")
 JOB = JobSample(

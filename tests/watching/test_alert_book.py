@@ -45,7 +45,7 @@ def test_an_alert_waits_as_long_as_its_rule_asks() -> None:
     assert states(book, 100.0) == ["pending"]
     assert states(book, 104.0) == ["pending"]
     assert states(book, 105.0) == ["firing"]
-    (alert,) = book.firing
+    (alert,) = book.alerts
     assert (alert.since_s, alert.fired_s, alert.id) == (100.0, 105.0, "planned-rule")
 
 
@@ -56,7 +56,7 @@ def test_since_when_where_the_rule_knows_it() -> None:
     states(book, 100.0)
     rule.answers = [breach(since_s=45.0)]
     states(book, 101.0)
-    (alert,) = book.firing
+    (alert,) = book.alerts
     assert (alert.since_s, alert.fired_s) == (40.0, 100.0)
 
 

@@ -70,26 +70,6 @@ class DiskSample:
 
 
 @dataclass(frozen=True)
-class ProcessSample:
-    """One process that trains, or that uses a GPU."""
-
-    pid: int
-    start_ticks: int | None = None
-    """Together with the pid, it identifies a process uniquely."""
-    user: str | None = None
-    command: str | None = None
-    cpu_cores: float | None = None
-    """Mean number of cores used since the previous sample."""
-    memory_bytes: int | None = None
-    """Proportional set size (PSS) if it can be read, else resident size."""
-    gpu_memory_bytes: int | None = None
-    gpus: tuple[int, ...] = ()
-    state: str | None = None
-    """running, sleeping, disk-sleep, stopped, zombie."""
-    parent: int | None = None
-
-
-@dataclass(frozen=True)
 class MachineSample:
     """One machine at one moment; rates are since the previous sample."""
 
@@ -118,5 +98,3 @@ class MachineSample:
     network_received_bytes_per_s: float | None = None
     network_sent_bytes_per_s: float | None = None
     disks: tuple[DiskSample, ...] = ()
-    processes: tuple[ProcessSample, ...] = ()
-    """Processes of the jobs shown, and those that use a GPU."""

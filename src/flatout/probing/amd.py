@@ -39,19 +39,32 @@ class Node:
 
 def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
     """The GPUs bound to amdgpu, or None if /sys cannot be read."""
-    cards = reading.entries(root / "sys/class/drm")
-    if cards is None:
+    devices = cards(root)
+    if devices is None:
         absent = reading.exists(root / "sys/class/drm") is False
         return () if absent and reading.entries(root / "sys/class") else None
     by_address = {node.address: node for node in reversed(nodes(root))}
-    folders = [card / "device" for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
-    devices = [_gpu(root, device, by_address) for device in folders if _is_amd(device)]
-    return _with_names(tuple(devices), runner)
+    return _with_names(tuple(_gpu(root, device, by_address) for device in devices), runner)
+
+
+def cards(root: Path) -> tuple[Path, ...] | None:
+    """The devices of the cards that amdgpu drives (card0, ...), in order; None if not readable."""
+    entries = reading.entries(root / "sys/class/drm")
+    if entries is None:
+        return None
+    numbered = [card for card in entries if re.fullmatch(r"card[0-9]{1,6}", card.name)]
+    numbered.sort(key=lambda card: int(card.name.removeprefix("card")))
+    return tuple(device for card in numbered if _is_amd(device := card / "device"))
 
 
 def _is_amd(device: Path) -> bool:
     driver = reading.link_name(device / "driver")
     return reading.text(device / "vendor") == "0x1002" and driver == "amdgpu"
+
+
+def asleep(device: Path) -> bool:
+    """Whether reading its sensors would wake it, which is slow."""
+    return reading.text(device / "power/runtime_status") == "suspended"
 
 
 def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
@@ -71,13 +84,11 @@ def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
         memory_bytes=total if total and total > 0 else None,
         memory_used_bytes=_not_negative(reading.number(device / "mem_info_vram_used")),
     )
-    asleep = reading.text(device / "power/runtime_status") == "suspended"
-    return (
-        base if asleep else _with_sensors(base, device)
-    )  # reading the sensors would wake it, which is slow
+    return base if asleep(device) else with_sensors(base, device)
 
 
-def _with_sensors(gpu: Gpu, device: Path) -> Gpu:
+def with_sensors(gpu: Gpu, device: Path) -> Gpu:
+    """The GPU with what its sensors say now."""
     monitor = next(iter(reading.entries(device / "hwmon") or ()), device / "hwmon/none")
     busy = reading.number(device / "gpu_busy_percent")
     temperature, slowdown = _temperatures(monitor)
@@ -100,9 +111,12 @@ def _with_sensors(gpu: Gpu, device: Path) -> Gpu:
 
 
 def _temperatures(monitor: Path) -> tuple[int | None, int | None]:
-    """Current °C and slowdown limit of one sensor; an MI300 has no edge sensor."""
-    sensors = {reading.text(monitor / f"temp{index}_label"): index for index in (3, 2, 1)}
-    for label in ("edge", "junction"):
+    """Current °C and slowdown limit of one sensor; an MI300 has no edge sensor.
+
+    Old kernels have a single sensor without a name.
+    """
+    sensors = {reading.text(monitor / f"temp{index}_label"): index for index in (4, 3, 2, 1)}
+    for label in ("edge", "junction", None):
         if label in sensors:
             now = reading.number(monitor / f"temp{sensors[label]}_input")
             limit = reading.number(monitor / f"temp{sensors[label]}_crit")

@@ -62,10 +62,6 @@ class AlertBook:
         shown.sort(key=lambda alert: (STATES.index(alert.state), SEVERITIES.index(alert.severity)))
         return tuple(shown[:MOST_ALERTS])
 
-    @property
-    def firing(self) -> tuple[Alert, ...]:
-        return tuple(alert for alert in self.alerts if alert.state == "firing")
-
     def _answers(self, module: RuleModule, view: View) -> list[Breach]:
         job, every_s = view.job, module.RULE.every_s
         ended = job is not None and job.ended_s is not None

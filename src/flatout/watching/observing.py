@@ -6,13 +6,12 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
-from flatout.nouns.machine_sample import MachineSample, ProcessSample
+from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.foreign import ForeignJob, ForeignJobs
 from flatout.probing.live.sampler import MachineSampler
 from flatout.probing.live.trees import TreeUse
@@ -84,7 +83,6 @@ class JobsObserver:
         ]
         foreign = self._foreign_jobs(machine)
         shown = sorted([*own, *foreign], key=lambda job: (job.state == "ended", job.began_s or 0))
-        machine = replace(machine, processes=self._processes(own, foreign))
         return Frame(now_s, (machine,), tuple(shown), alerts, tuple(self._book.notes))
 
     def _views(self, now_s: float, history: list[MachineSample]) -> list[View]:
@@ -143,33 +141,3 @@ class JobsObserver:
             gpu_memory_bytes=sum(used or 0 for _, used in uses) if uses else None,
             gpus=tuple(dict.fromkeys(index for index, _ in uses)),
         )
-
-    def _processes(
-        self, own: list[JobSample], foreign: list[JobSample]
-    ) -> tuple[ProcessSample, ...]:
-        ranks = [
-            ProcessSample(
-                pid=rank.pid,
-                command=job.program,
-                cpu_cores=rank.cpu_cores,
-                memory_bytes=rank.memory_bytes,
-                gpu_memory_bytes=rank.gpu_memory_bytes,
-                gpus=rank.gpus,
-            )
-            for job in own
-            if job.state != "ended"
-            for rank in job.ranks
-        ]
-        others = [
-            ProcessSample(
-                pid=job.pid,
-                user=job.user,
-                command=job.program,
-                cpu_cores=job.cpu_cores,
-                memory_bytes=job.memory_bytes,
-                gpu_memory_bytes=job.gpu_memory_bytes,
-                gpus=job.gpus,
-            )
-            for job in foreign
-        ]
-        return (*ranks, *others)

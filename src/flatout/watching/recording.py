@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flatout.nouns import frame_json
 from flatout.nouns.frame import Frame
-from flatout.nouns.job_sample import PulseStep
+from flatout.watching.steps import evenly
 
 NAME = "history.jsonl"
 FINE_S = 600.0
@@ -75,7 +75,9 @@ class HistoryRecording:
                 alerts.append(alert)
             if alert.state != "pending":
                 self._told[key] = alert.state
-        jobs = [replace(job, recent_steps=_chosen(job.recent_steps)) for job in frame.jobs]
+        jobs = [
+            replace(job, recent_steps=evenly(job.recent_steps, MOST_STEPS)) for job in frame.jobs
+        ]
         return replace(frame, jobs=tuple(jobs), alerts=tuple(alerts))
 
     def _make_room(self, now_s: float, more: int) -> None:
@@ -110,14 +112,6 @@ class HistoryRecording:
                 Path(name).unlink()
             raise
         self._bytes = len(text)
-
-
-def _chosen(steps: tuple[PulseStep, ...]) -> tuple[PulseStep, ...]:
-    """As many of a frame's steps as a curve needs, evenly spaced."""
-    if len(steps) <= MOST_STEPS:
-        return steps
-    stride = (len(steps) - 1) / (MOST_STEPS - 1)
-    return tuple(steps[round(index * stride)] for index in range(MOST_STEPS))
 
 
 def _thinned(lines: list[bytes], fine_from_s: float, apart_s: float) -> list[bytes]:

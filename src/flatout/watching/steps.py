@@ -72,10 +72,7 @@ class RankSteps:
     def take_fresh(self, most: int) -> tuple[PulseStep, ...]:
         """The steps since the last call, at most `most` of them, evenly spaced."""
         fresh, self.fresh = self.fresh, []
-        if len(fresh) <= most:
-            return tuple(fresh)
-        stride = (len(fresh) - 1) / (most - 1)
-        return tuple(fresh[round(index * stride)] for index in range(most))
+        return evenly(fresh, most)
 
     def recent(self) -> list[PulseStep]:
         """The steps of the ten seconds before the last step, at least five of them."""
@@ -134,6 +131,14 @@ class RankSteps:
             self.history.early_wait_s = usual_wait_s(same)
             self.history.early_shapes = shapes
             self._early = []
+
+
+def evenly(steps: Sequence[PulseStep], most: int) -> tuple[PulseStep, ...]:
+    """At most this many of the steps, evenly spaced."""
+    if len(steps) <= most:
+        return tuple(steps)
+    stride = (len(steps) - 1) / (most - 1)
+    return tuple(steps[round(index * stride)] for index in range(most))
 
 
 def step_s(steps: Sequence[PulseStep]) -> float | None:

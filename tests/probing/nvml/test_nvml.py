@@ -22,65 +22,27 @@ from probing.nvml import fake
 from probing.nvml.fake import GIB, Nvml, RefusalError, consumer, h100_node, one_of, pci, workstation
 
 
-class FakeNvml:
-    """As much of pynvml as is asked; `refused` names functions that raise."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, names: list[Any], refused: set[str] | None = None) -> None:
-        self.names = names
-        self.refused = refused or set()
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> Any:
-            self.calls.append(name)
-            if name in self.refused:
-                raise self.NVMLError(name)
-            return self.answers(name, args)
-
-        return call
-
-    def answers(self, name: str, args: tuple[Any, ...]) -> Any:
-        match name:
-            case "nvmlInit" | "nvmlShutdown":
-                return None
-            case "nvmlSystemGetDriverVersion":
-                return b"570.86.15"
-            case "nvmlDeviceGetCount":
-                return len(self.names)
-            case "nvmlDeviceGetHandleByIndex":
-                return args[0]
-            case "nvmlDeviceGetName":
-                if self.names[args[0]] is None:
-                    raise self.NVMLError("lost")
-                return self.names[args[0]]
-            case "nvmlDeviceGetMemoryInfo":
-                return SimpleNamespace(total=80 * 2**30)
-        raise AssertionError(f"not part of the library: {name}")
-
-
 def test_no_driver() -> None:
-    library = FakeNvml(["NVIDIA H100"], {"nvmlInit"})
+    library = Nvml([consumer()], refused=frozenset({"nvmlInit"}))
     assert nvml.gpus(library) == ()
     assert library.calls == ["nvmlInit"]
 
 
 def test_a_refused_fact_is_none() -> None:
-    refused = {"nvmlDeviceGetMemoryInfo", "nvmlSystemGetDriverVersion"}
-    assert nvml.gpus(FakeNvml(["NVIDIA GB10"], refused)) == (
-        GpuIdentity("NVIDIA GB10", None, None),
-    )
+    refused = frozenset({"nvmlDeviceGetMemoryInfo", "nvmlSystemGetDriverVersion"})
+    name = "NVIDIA GeForce RTX 4090"
+    assert nvml.gpus(workstation(refused=refused)) == (GpuIdentity(name, None, None),)
+    assert nvml.gpus(workstation()) == (GpuIdentity(name, 24 * GIB, "570.124.06"),)
 
 
 def test_refusing_to_count_or_to_end_is_no_error() -> None:
-    assert nvml.gpus(FakeNvml(["NVIDIA H100"], {"nvmlDeviceGetCount"})) == ()
-    assert len(nvml.gpus(FakeNvml(["NVIDIA H100"], {"nvmlShutdown"}))) == 1
+    assert nvml.gpus(workstation(refused=frozenset({"nvmlDeviceGetCount"}))) == ()
+    assert len(nvml.gpus(workstation(refused=frozenset({"nvmlShutdown"})))) == 1
 
 
 def test_a_gpu_that_fell_off_the_bus_hides_no_other() -> None:
-    assert [gpu.name for gpu in nvml.gpus(FakeNvml([None, "NVIDIA L4"]))] == ["NVIDIA L4"]
+    for lost in (None, {**consumer(), "nvmlDeviceGetName": RefusalError(15, "GPU is lost")}):
+        assert len(nvml.gpus(Nvml([lost, consumer()]))) == 1
 
 
 @pytest.mark.gpu

@@ -6,18 +6,15 @@ refuses is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flatout.nouns.identity import GpuIdentity
 
 if TYPE_CHECKING:
     from flatout.nouns.gpu import Driver, Gpu, GpuPair
     from flatout.probing.nvml.questions import Questions
-
-T = TypeVar("T")
 
 NOT_FOUND = "NVML Shared Library Not Found"
 """The reason if there is no trace of NVIDIA's driver."""
@@ -28,20 +25,18 @@ VERSION_MISMATCH = 18
 
 def gpus(library: Any = None) -> tuple[GpuIdentity, ...]:
     """The GPUs that the NVIDIA driver knows of. library: pynvml, or a fake of it."""
-    library = _library(library)
-    try:
-        library.nvmlInit()
-    except library.NVMLError:
-        return ()
-    try:
-        driver = _ask(library, lambda: _text(library.nvmlSystemGetDriverVersion()))
-        count = _ask(library, library.nvmlDeviceGetCount) or 0
-        identities = [
-            _ask(library, partial(_gpu, library, index, driver)) for index in range(count)
+    with session(library) as ask:
+        if ask is None:
+            return ()
+        driver = ask.driver_version()
+        named = [
+            (ask.text("nvmlDeviceGetName", handle), handle) for handle in ask.handles().values()
         ]
-        return tuple(gpu for gpu in identities if gpu is not None)
-    finally:
-        _ask(library, library.nvmlShutdown)
+        return tuple(
+            GpuIdentity(name, ask.field("total", "nvmlDeviceGetMemoryInfo", handle), driver)
+            for name, handle in named
+            if name
+        )
 
 
 def facts(
@@ -107,24 +102,3 @@ def _reason(error: Exception) -> str:
     if getattr(error, "value", None) == VERSION_MISMATCH:
         return "Driver/library version mismatch"
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _gpu(library: Any, index: int, driver: str | None) -> GpuIdentity:
-    handle = library.nvmlDeviceGetHandleByIndex(index)
-    return GpuIdentity(
-        name=_text(library.nvmlDeviceGetName(handle)),
-        memory_bytes=_ask(library, lambda: int(library.nvmlDeviceGetMemoryInfo(handle).total)),
-        driver=driver,
-    )
-
-
-def _ask(library: Any, question: Callable[[], T]) -> T | None:
-    """The driver's answer, or None if it refuses."""
-    try:
-        return question()
-    except library.NVMLError:
-        return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -11,25 +11,22 @@ import pytest
 
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, RankSample
-from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample, ProcessSample
+from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample
 from flatout.reporting.monitor.outlets import figures
 from flatout.reporting.monitor.outlets.prometheus import Meter
 from flatout.reporting.monitor.outlets.prometheus import readings_of as readings
 from monitored import FRAME
 
-NOUNS = (MachineSample, GpuSample, JobSample, RankSample, ProcessSample, DiskSample)
+NOUNS = (MachineSample, GpuSample, JobSample, RankSample, DiskSample)
 NUMBERS = (int, float, bool)
 LEFT_OUT = {
     "MachineSample.time_s": "the time of all of a frame's figures",
     "GpuSample.index": "a label",
-    "ProcessSample.pid": "a label",
-    "ProcessSample.start_ticks": "tells processes with the same pid apart, and measures nothing",
-    "ProcessSample.parent": "the tree of processes is no figure",
     "JobSample.pid": "part of the job's id, which is a label",
     "JobSample.ended_s": "the figures of a job that has ended stop",
     "RankSample.rank": "a label",
     "RankSample.steps_lost": "of the look, not of the job",
-    "RankSample.pid": "a process has figures of its own, with its pid as a label",
+    "RankSample.pid": "part of the job's id, or of no use without its machine",
 }
 """Number fields of the nouns that are not figures, and why."""
 

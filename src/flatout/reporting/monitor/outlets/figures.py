@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 from flatout.nouns.alert import Alert
 from flatout.nouns.job_sample import JobSample, RankSample
-from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample, ProcessSample
+from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample
 
 Kind = Literal["gauge", "counter"]
 """A counter never falls."""
 Labels = tuple[tuple[str, str], ...]
-Noun = MachineSample | DiskSample | ProcessSample | GpuSample | JobSample | RankSample | Alert
+Noun = MachineSample | DiskSample | GpuSample | JobSample | RankSample | Alert
 
 TABLE = Path(__file__).with_name("figures.toml")
-NOUNS = (MachineSample, DiskSample, ProcessSample, GpuSample, JobSample, RankSample, Alert)
+NOUNS = (MachineSample, DiskSample, GpuSample, JobSample, RankSample, Alert)
 COUNTERS = frozenset({"hw.errors", "flatout.train.step.count", "flatout.train.rank.step.count"})
 UNITS = {
     "1": "ratio",

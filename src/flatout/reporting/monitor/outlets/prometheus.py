@@ -163,9 +163,6 @@ def _nouns(frame: Frame) -> Iterator[tuple[str, Noun, Labels]]:
             yield machine.hostname, disk, (("system.filesystem.mountpoint", disk.path),)
         for gpu in machine.gpus:
             yield machine.hostname, gpu, _gpu_labels(gpu)
-        for process in machine.processes:
-            owner = (("process.owner", process.user),) if process.user else ()
-            yield machine.hostname, process, (("process.pid", str(process.pid)), *owner)
     for job in frame.jobs:
         yield job.hostname, job, ((figures.JOB, job.id),)
         for rank in job.ranks if job.state != "ended" else ():
