@@ -1,8 +1,12 @@
-"""The fifteen cases of the design: what users of other exporters report, and what must hold here.
+"""Real builds that went wrong as users of other exporters report, and what must hold here.
 
-`CASES` names each with the tests that hold it. Those that need a real build that went wrong are
-here: a small residual network is exported by ONNX Runtime and OpenVINO, and its files are then
-damaged as others have seen them.
+A small residual network is exported by ONNX Runtime and OpenVINO, and its files are then damaged as
+others have seen them: an ONNX model that is never right (pytorch#169178), a convolution with
+another one's bias (pytorch#166797), batch 1 baked in (pytorch#133653, #151582), results that differ
+for other shapes than the traced ones (pytorch#147475), a package of AOTInductor that compiles again
+when it is loaded (pytorch#191715), torch 50 times as slow after ONNX Runtime in its process
+(onnxruntime#13808), bfloat16 or halved weights that OpenVINO takes by itself (openvino#28032), and
+OpenVINO half as fast as ONNX Runtime (openvino#21048).
 """
 
 from __future__ import annotations
@@ -30,89 +34,6 @@ from flatout.exporting.worker import Broken
 from flatout.nouns.exported import BuildState, ExportCandidate, ExportSettings, Goal
 from flatout_agent.capture.calls import SeenCall
 from flatout_agent.capture.capture import Wanted, capture
-
-HERE = "exporting/test_cases.py::"
-GUARD = "programs/exporting/test_guard.py::"
-TAKEN = "agent/capture/test_capture.py::"
-SAVED = "agent/capture/test_checkpoint.py::"
-CASES: dict[str, tuple[str, ...]] = {
-    "1 an ONNX ResNet-18 that is never right (pytorch#169178)": (
-        HERE + "test_every_seen_shape_is_compared_and_a_damaged_build_refused",
-        GUARD + "test_every_wrong_build_is_refused",
-    ),
-    "2 a convolution with another one's bias (pytorch#166797)": (
-        HERE + "test_less_damage_is_refused_too",
-        GUARD + "test_a_single_bad_row_in_a_large_batch_is_refused_though_the_whole_error_is_small",
-    ),
-    "3 batch 1 baked in (pytorch#133653, #151582): traced with more, refused where it is": (
-        HERE + "test_batch_1_baked_in_is_no_build",
-        TAKEN + "test_one_sample_at_a_time",
-        TAKEN + "test_len_of_a_tensor_does_not_fix_the_batch",
-    ),
-    "4 other shapes than the traced ones give other results (pytorch#147475)": (
-        HERE + "test_every_seen_shape_is_compared_and_a_damaged_build_refused",
-        GUARD + "test_every_wrong_build_is_refused",
-    ),
-    "5 a package of AOTInductor compiles again when it is loaded (pytorch#191715)": (
-        HERE + "test_a_package_of_aotinductor_loads_without_a_compiler",
-    ),
-    "6 torch 50 times as slow after ONNX Runtime in its process (onnxruntime#13808)": (
-        HERE + "test_builds_share_no_process_and_torch_is_not_in_theirs",
-    ),
-    "7 OpenVINO takes bfloat16 by itself (openvino#28032)": (
-        HERE + "test_openvino_keeps_float32_where_exact_was_promised",
-        GUARD + "test_every_wrong_build_is_refused",
-    ),
-    "8 OpenVINO halves weights when it saves them": (
-        HERE + "test_openvino_keeps_float32_where_exact_was_promised",
-        HERE + "test_less_damage_is_refused_too",
-    ),
-    "9 OpenVINO half as fast as ONNX Runtime (openvino#21048): measured, not believed": (
-        HERE + "test_the_faster_runtime_is_kept_whichever_it_is",
-    ),
-    "10 labels among the inputs": (
-        TAKEN + "test_labels_are_no_input",
-        TAKEN + "test_a_module_that_gives_the_loss_alone",
-    ),
-    "11 names in checkpoints: prefixes, averages; what is missing is refused": (
-        SAVED + "test_layouts",
-        SAVED + "test_the_average_by_name_alone",
-        SAVED + "test_what_does_not_fit_is_listed",
-    ),
-    "12 a branch that depends on values: refused with file and line": (
-        TAKEN + "test_refused_with_the_line",
-        TAKEN + "test_each_branch_is_named",
-    ),
-    "13 int8 that is only as good as it looks: not proven is not kept": (
-        GUARD + "test_a_quantised_build_must_be_proven",
-        GUARD + "test_the_bound_is_one_that_holds",
-        "programs/exporting/test_prepare.py::test_no_row_of_the_calibration_is_judged_by",
-    ),
-    "14 a backend that crashes, hangs or takes all memory is a row": (
-        HERE + "test_a_build_that_does_not_end_or_takes_too_much_is_a_row",
-        "exporting/test_worker.py::test_a_crash",
-        "exporting/test_worker.py::test_it_takes_too_long",
-        "exporting/test_worker.py::test_it_takes_too_much_memory",
-    ),
-    "15 of equals the simpler, and never one that is slower than eager": (
-        "exporting/test_choosing.py::test_of_equals_the_simplest_wins",
-        "exporting/test_choosing.py::test_a_build_that_is_no_faster_never_displaces_eager",
-    ),
-    "and the user's run stays as it is": (
-        "commands/test_run_export.py::test_the_run_is_as_without_and_the_trained_model_is_exported",
-        "commands/test_run_export.py::test_a_script_that_fails_keeps_its_exit_code",
-    ),
-    "and a model that generates text is sent to engines made for that": (
-        "agent/capture/test_taker.py::test_text_that_is_generated_is_for_other_engines",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_each_case_has_its_tests(case: str, root: Path) -> None:
-    for test in CASES[case]:
-        file, _, name = test.partition("::")
-        assert f"def {name}(" in (root / "tests" / file).read_text(encoding="utf-8"), test
 
 
 class Residual(nn.Module):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 from flatout.commands import SCRIPT_CONTEXT, _options, duration, expanded, threshold, user_command
 from flatout.nouns.errors import UserError
+from flatout.nouns.observer import Silent
 
 if TYPE_CHECKING:
     from flatout.profiling.recording import ProfileSettings, Recorded
@@ -82,17 +84,25 @@ def command(
     return _record(target, _with_plan(settings, plan), limit)
 
 
+class _Lines(Silent):
+    """Writes a line to stderr for each part of the work."""
+
+    def phase(self, text: str) -> None:
+        with suppress(OSError, AttributeError):  # stderr may be closed: no reason not to run
+            sys.stderr.write(f"flatout: {text}\n")
+            sys.stderr.flush()
+
+
 def _record(target: Command, settings: ProfileSettings, limit: float) -> int:
     """Run the script and report as soon as its window is recorded."""
     from flatout.profiling import recording
-    from flatout.profiling.settings import Lines
 
     codes: list[int] = []
 
     def report(recorded: Recorded) -> None:
         codes.append(_report(recorded, limit, settings.stdout_to_stderr))
 
-    recording.record(target, settings, Lines(), report)
+    recording.record(target, settings, _Lines(), report)
     return max(codes)
 
 

@@ -54,6 +54,21 @@ def test_a_machine_with_its_jobs() -> None:
         assert part in text, part
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50)])
+def test_the_gpus_the_jobs_and_the_alerts_are_there_at_any_size(width: int, height: int) -> None:
+    text = "\n".join(drawn(frames.eight_gpus(), width, height))
+    assert text.count("61G/80G") == 8
+    for part in (
+        "5 jobs, 2 alerts",
+        "HANG001",
+        "WAIT001",
+        "train.py --epochs 4",
+        "2.317",
+        "q quit",
+    ):
+        assert part in text, part
+
+
 def test_an_empty_machine() -> None:
     text = "\n".join(drawn(frames.empty()))
     assert "no job runs" in text
