@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout
 from flatout.probing import nodes
+from flatout.probing.program_answer import ProgramAnswer
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -49,11 +48,8 @@ TORCHRUN = {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "node0", "WORLD_SIZE
 @pytest.fixture(autouse=True)
 def no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not there, as in a container on a Slurm cluster."""
-
-    def missing(*args: object, **kwargs: object) -> None:
-        raise FileNotFoundError("scontrol")
-
-    monkeypatch.setattr(subprocess, "run", missing)
+    missing = ProgramAnswer("", None, "not found")
+    monkeypatch.setattr(nodes, "ask", lambda command, limit_s: missing)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +163,12 @@ def test_another_number_than_asked_is_refused(
 def test_slurm_is_asked_for_names_and_for_an_address_where_a_name_leads_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def scontrol(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def scontrol(command: list[str], limit_s: float) -> ProgramAnswer:
         names = "no-such-host-1.invalid\nno-such-host-2.invalid\nno-such-host-3.invalid\n"
         node = "NodeName=x Arch=x86_64 NodeAddr=10.1.1.7 NodeHostName=y Port=17001\n"
-        return subprocess.CompletedProcess(command, 0, names if "hostnames" in command else node)
+        return ProgramAnswer(names if "hostnames" in command else node, 0)
 
-    monkeypatch.setattr(subprocess, "run", scontrol)
+    monkeypatch.setattr(nodes, "ask", scontrol)
     read = nodes.layout("auto", SLURM)
     assert (read.leader, read.name) == ("10.1.1.7", "gpu-02")
 

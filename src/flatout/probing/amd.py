@@ -1,6 +1,6 @@
 """AMD's GPUs as the amdgpu driver shows them in /sys, and the installed ROCm.
 
-AMD's own programs are slow, so they are asked only for a name that no file gives.
+AMD's own program is slow, so it is asked only for a name that no file gives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ ROOT = Path("/")
 NAMES = ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids")
 """libdrm's lists of names by device and revision."""
 AMD_SMI = ("amd-smi", "static", "--asic", "--bus", "--json")
-ROCM_SMI = ("rocm-smi", "--showproductname", "--showbus", "--json")
 LIMIT_S = 1.0
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -217,7 +216,6 @@ def _with_names(devices: tuple[Gpu, ...], runner: Ask) -> tuple[Gpu, ...]:
     if all(gpu.name is not None for gpu in devices):
         return devices
     names = from_amd_smi(runner(AMD_SMI, LIMIT_S).text)
-    names = names or from_rocm_smi(runner(ROCM_SMI, LIMIT_S).text)
     return tuple(replace(gpu, name=gpu.name or names.get(gpu.pci_address or "")) for gpu in devices)
 
 
@@ -232,18 +230,6 @@ def from_amd_smi(text: str) -> dict[str, str]:
             bus, asic = entry.get("bus"), entry.get("asic")
             if isinstance(bus, dict) and isinstance(asic, dict):
                 names |= _name_by_address(bus.get("bdf"), asic.get("market_name"))
-    return names
-
-
-def from_rocm_smi(text: str) -> dict[str, str]:
-    """Bus address -> name, from {"card0": {"Card Series": ..., "PCI Bus": ...}}."""
-    document = _json(text)
-    names: dict[str, str] = {}
-    for card in document.values() if isinstance(document, dict) else ():
-        if isinstance(card, dict):
-            names |= _name_by_address(
-                card.get("PCI Bus"), card.get("Card Series", card.get("Card series"))
-            )
     return names
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from contextlib import suppress
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout
+from flatout.probing.program_answer import ask
 
 Environ = Mapping[str, str]
 FIRST_PORT, PORTS = 12000, 20000
@@ -305,17 +305,8 @@ def _slurm_address(host: str) -> str:
 
 
 def _output(command: list[str]) -> str:
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        return done.stdout if done.returncode == 0 else ""
-    return ""
+    answer = ask(command, LIMIT_S)
+    return answer.text if answer.code == 0 else ""
 
 
 def _plain(environ: Environ) -> NodeLayout | None:
