@@ -46,10 +46,10 @@ def libraries(
     """The libraries in search order. cached: the output of `ldconfig -p`."""
     environ = os.environ if environ is None else environ
     if system == "win32":
-        return _distinct(_in_folders(_split(environ.get("PATH")), "library_path", WINDOWS))
+        return _distinct(_in_folders(reading.folders(environ.get("PATH")), "library_path", WINDOWS))
     if system != "linux":
         return ()
-    configured = _in_folders(_split(environ.get("LD_LIBRARY_PATH")), "library_path", LINUX)
+    configured = _in_folders(reading.folders(environ.get("LD_LIBRARY_PATH")), "library_path", LINUX)
     text = (cached or _cache)(environ)
     default = _in_folders(folders, "loader", LINUX) if text is None else _in_cache(text)
     return _distinct([*configured, *default])
@@ -114,7 +114,3 @@ def _distinct(libraries_in_order: Iterable[Library]) -> tuple[Library, ...]:
     for library in libraries_in_order:
         first.setdefault(library.path, library)
     return tuple(first.values())
-
-
-def _split(value: str | None) -> list[str]:
-    return [folder for folder in (value or "").split(os.pathsep) if folder]

@@ -60,8 +60,10 @@ def pythons(
 
 
 def _on_path(environ: Mapping[str, str]) -> Iterator[Path]:
-    for folder in (environ.get("PATH") or "").split(os.pathsep):
-        yield from (Path(folder, name) for name in COMMANDS if folder and _is_file(folder, name))
+    paths = (
+        Path(folder, name) for folder in reading.folders(environ.get("PATH")) for name in COMMANDS
+    )
+    yield from filter(reading.is_file, paths)
 
 
 def _near(around: _Surroundings) -> Iterator[Path]:
@@ -81,7 +83,7 @@ def _interpreters_in(folder: Path) -> Iterator[Path]:
     """The interpreter of an environment or an installation."""
     places = ("Scripts", "") if WINDOWS else ("bin",)
     candidates = (Path(folder, place, name) for place in places for name in COMMANDS)
-    yield from (path for path in candidates if _is_file(path.parent, path.name))
+    yield from filter(reading.is_file, candidates)
 
 
 def _identity(path: Path, around: _Surroundings) -> tuple[Path, Path] | None:
@@ -120,7 +122,7 @@ def _behind_shim(path: Path, around: _Surroundings) -> Path | None:
     requested = [around.environ.get("PYENV_VERSION"), *map(reading.text, files)]
     for version in re.split(r"[:\s]+", next((text for text in requested if text), "")):
         interpreter = root / "versions" / version / FOLDER / path.name
-        if version and _is_file(interpreter.parent, interpreter.name):
+        if version and reading.is_file(interpreter):
             return interpreter
     return None
 
@@ -221,10 +223,3 @@ def _pyenv(around: _Surroundings) -> Path:
 
 def _entries(folder: Path, shape: str) -> list[Path]:
     return [path for path in reading.entries(folder) or [] if re.fullmatch(shape, path.name)]
-
-
-def _is_file(folder: str | Path, name: str) -> bool:
-    try:
-        return Path(folder, name).is_file()
-    except (OSError, ValueError):
-        return False

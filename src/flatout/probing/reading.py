@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -35,6 +36,19 @@ def entries(folder: Path) -> list[Path] | None:
         return sorted(folder.iterdir())
     except (OSError, ValueError):
         return None
+
+
+def folders(variable: str | None) -> list[str]:
+    """The folders that a variable such as PATH lists; an empty name would be the current one."""
+    return [folder for folder in (variable or "").split(os.pathsep) if folder]
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a file; False if that cannot be found out."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def link_name(path: Path) -> str | None:
