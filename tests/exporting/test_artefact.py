@@ -33,7 +33,7 @@ RUNTIMES = {
 
 @for_every(backends.every(), lambda backend: backend.id)
 def test_load_py_stands_alone(backend: backends.KnownBackend) -> None:
-    text = artefact.program(backend.loading)
+    text = artefact.program(backend.id)
     module = ast.parse(text, feature_version=(3, 9))
     imports = {
         (item.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]

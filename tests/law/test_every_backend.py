@@ -44,7 +44,7 @@ def test_it_builds_and_is_loaded(backend: backends.KnownBackend) -> None:
         assert BuildPrecision(variant.precision)
         assert all(package.mb > 0 for package in backend.packages(variant))
     assert "def start(folder: Path, options: dict[str, Any], threads: int)" in artefact.program(
-        backend.loading
+        backend.id
     )
 
 
