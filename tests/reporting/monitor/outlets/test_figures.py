@@ -74,6 +74,13 @@ def values(frame: Frame, name: str) -> dict[frozenset[tuple[str, str]], float]:
     }
 
 
+def test_labels_and_scales_are_those_of_the_table() -> None:
+    told = values(FRAME, "hw.errors").items()
+    errors = {dict(labels)["error.type"]: value for labels, value in told}
+    assert errors == {"ecc_uncorrected": 3.0, "xid_79": 2.0, "xid_31": 1.0}
+    assert list(values(FRAME, "flatout.gpu.clock").values()) == [1.9e9]
+
+
 def test_a_loss_that_is_nan_is_told_other_numbers_must_be_finite() -> None:
     job = replace(FRAME.jobs[0], loss=math.nan, step_s=math.nan)
     frame = replace(FRAME, jobs=(job,))
