@@ -256,7 +256,7 @@ def host_time() -> HostTime:
     workers = (HostLine(decode, library, 120.0, "Image.open(path)", "PIL", samples=900),)
     return HostTime(
         20, 100.0, lines, stacks, threads, workers, worker_idle_ms=30.0,
-        gc_ms=2.5, queued_ms=0.0, waited_ms=10.0, cost_ms=10.0, idle_known=True,
+        gc_ms=2.5, queued_ms=0.0, waited_ms=10.0, idle_known=True,
     )  # fmt: skip
 
 

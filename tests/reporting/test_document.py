@@ -47,7 +47,6 @@ SIDE_KEYS = {
     "peak_bytes", "recompiles", "graph_breaks",
 }  # fmt: skip
 TRIAL_KEYS = {
-    "predicted",
     "boosts", "tried", "params", "verdict", "reason", "measured", "gain", "guard", "engaged",
     "log", "wall_s", "retried", "step_ms", "interval", "pairs", "why_untried",
 }  # fmt: skip

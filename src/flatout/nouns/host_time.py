@@ -109,8 +109,6 @@ class HostTime:
     """Time ready to run with no core free; not part of any line. None if unknown here."""
     waited_ms: float = 0.0
     """Time in which the training thread used no CPU, in any line, except in the loader."""
-    cost_ms: float = 0.0
-    """Time the sampling thread took, including its waits for the interpreter."""
     idle_known: bool = False
     """Whether waiting can be told from running."""
 

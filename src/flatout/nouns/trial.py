@@ -80,9 +80,6 @@ class Trial:
     measured: Measurement | None = None
     gain: float | None = None
     """Speed relative to the same program without the boost in question."""
-    predicted: float | None = None
-    """The gain predicted from the program's profile, or None if it could not be profiled. 1 if no
-    finding asked for this boost."""
     guard: Guard | None = None
     engaged: dict[str, str] = field(default_factory=dict)
     """Boost -> what it reported about itself (captured, native, refused ...)."""

@@ -116,7 +116,6 @@ def host_time(
         gc_ms=1000 * host.gc_s,
         queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
         waited_ms=sum(sample.idle_ms for sample in samples if not sample.enters(ENTERS_LOADER)),
-        cost_ms=1000 * host.cost_s,
         idle_known=host.idle_known,
     )
 
