@@ -15,7 +15,6 @@ version = "1.2"
 released = "2026-01"
 capabilities = "7.5 8.0"
 names = ["a"]
-yes = true
 source = "https://example.org/page"
 """
 
@@ -31,8 +30,6 @@ def test_a_good_table_is_read() -> None:
     assert found.capabilities("capabilities") == ((7, 5), (8, 0))
     assert found.texts("names") == ("a",)
     assert found.texts("other") == ()
-    assert found.yes("yes") is True
-    assert found.yes("no") is False
     assert found.text_or_none("other") is None
     assert found.source() == "https://example.org/page"
 
@@ -64,7 +61,6 @@ def test_a_malformed_file_is_refused(text: str, complaint: str) -> None:
         ('"7.5 8.0"', '"75"', lambda found: found.capability("capabilities")),
         ('["a"]', "[1]", lambda found: found.texts("names")),
         ('["a"]', '"a"', lambda found: found.texts("names")),
-        ("yes = true", 'yes = "true"', lambda found: found.yes("yes")),
         ("https://", "http://", lambda found: found.source()),
         ('["a"]', '["a"]', lambda found: found.rows("names")),
         ('["a"]', '["a"]', lambda found: found.row("names")),

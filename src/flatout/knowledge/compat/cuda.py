@@ -49,7 +49,6 @@ class DriverEnd:
 
     newest_capability: tuple[int, int]
     branch: str
-    architectures: tuple[str, ...]
     source: str
 
 
@@ -80,7 +79,6 @@ def driver_ends() -> tuple[DriverEnd, ...]:
         DriverEnd(
             newest_capability=row.capability("newest_capability"),
             branch=row.text("branch"),
-            architectures=row.texts("architectures"),
             source=row.source(),
         )
         for row in tables.read("cuda.toml").rows("last_driver")

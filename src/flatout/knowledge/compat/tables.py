@@ -77,13 +77,6 @@ class Row:
         major, minor = value.split(".")
         return int(major), int(minor)
 
-    def yes(self, name: str) -> bool:
-        """A boolean; false if the field is absent."""
-        value = self.fields.get(name, False)
-        if value is True or value is False:
-            return value
-        raise ValueError(f"{self.where}: {name} must be true or false, not {value!r}")
-
     def source(self) -> str:
         """The address of the official page with these facts."""
         value = self.text("source")
