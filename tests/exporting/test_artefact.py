@@ -73,14 +73,13 @@ def test_cores_are_counted_as_everywhere_else(
 def written(folder: Path) -> None:
     (folder / "model.bin").write_bytes(b"weights")
     (folder / "load.py").write_text("", encoding="utf-8")
-    manifest = {"schema": artefact.SCHEMA, "files": artefact.hashes(folder)}
+    manifest = {"schema": artefact.SCHEMA, "files": artefact.hashes(folder), "packages": {}}
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def test_an_artefact_of_ours_may_be_replaced_also_with_a_server_in_it(tmp_path: Path) -> None:
     written(tmp_path)
-    (tmp_path / "serve.py").touch()
-    artefact.note_served(tmp_path, [tmp_path / "serve.py"])
+    artefact.add_server(tmp_path)
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "load.pyc").touch()
     artefact.check_target(tmp_path)
@@ -88,7 +87,7 @@ def test_an_artefact_of_ours_may_be_replaced_also_with_a_server_in_it(tmp_path: 
     (tmp_path / "serve.py").write_text("# my own way", encoding="utf-8")
     with pytest.raises(UserError, match=r"serve\.py"):
         artefact.check_target(tmp_path)
-    artefact.note_served(tmp_path, [tmp_path / "serve.py"])
+    artefact.add_server(tmp_path)
     (tmp_path / "results.csv").touch()
     with pytest.raises(UserError, match="not an exported model's"):
         artefact.check_target(tmp_path)
