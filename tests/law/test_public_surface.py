@@ -44,7 +44,7 @@ OPTIONS = {
     "explain": "--json --lang --python",
     "export": (
         "--allow --capture --exact --for --install --json --limit --model --only --out "
-        "--python --skip --threads --weights --yes"
+        "--python --skip --threads --triton --weights --yes"
     ),
     "launch": (
         "--account --cancel --dry-run --env --follow --gpus --hosts --image --json --list "

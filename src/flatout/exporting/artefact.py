@@ -100,8 +100,7 @@ def add_server(folder: Path) -> None:
     texts = {SERVE: _source("serve"), REQUIREMENTS: pins}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    manifest[SERVED] = {name: _digest(folder / name) for name in texts}
-    _save(folder / MANIFEST, manifest)
+    note_served(folder, [folder / name for name in texts])
 
 
 def size(folder: Path) -> int:
@@ -116,6 +115,15 @@ def hashes(folder: Path) -> dict[str, str | None]:
         for path in _files(folder)
         if path.name not in NOT_HASHED
     }
+
+
+def note_served(folder: Path, paths: Sequence[Path]) -> None:
+    """Add files that serve the model to the manifest."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    hashes = {item.relative_to(folder).as_posix(): _digest(item) for item in paths}
+    manifest[SERVED] = {**manifest.get(SERVED, {}), **hashes}
+    _save(path, manifest)
 
 
 def keep(
