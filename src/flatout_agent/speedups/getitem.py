@@ -38,7 +38,13 @@ class Getitem:
         self._stand_ins.let_go()
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        has_torch_function = torch.overrides.has_torch_function
+
         def getitem(input: Any, key: Any) -> Any:
+            if has_torch_function((input, key)):  # it is asked with torch's own function
+                return torch.overrides.handle_torch_function(original, (input, key), input, key)
             for reader in self._readers:
                 found = reader(original, input, key)
                 if found is not None:

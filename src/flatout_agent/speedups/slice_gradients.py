@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,19 +27,17 @@ from flatout_agent.speedups.stand_in import StandIns, is_plain
 if TYPE_CHECKING:
     import torch
 
-SMALLEST = 1 << 15
+SMALLEST = 1 << 16
 """Numbers in the smallest whole tensor: with fewer, torch's passes cost less than our calls."""
 FEW = 4
 """An embedding has at least so many times the numbers that are looked up."""
-MOST_HELD = 2
+MOST_HELD = 1
 """Gradients of slices that are held before they are added, in multiples of the whole tensor."""
-MOST_SHAPES = 1000
-"""Shapes that are remembered; then all are forgotten."""
-MOST_VIEWS = 16
-"""Second views that further slices may be taken of. A tensor that is changed in place after slices
-of it were read is kept alive by them, if no backward pass follows."""
-
-
+MOST_VIEWS = 4
+"""Second views that further slices may be taken of. Each keeps its tensor in memory until the
+backward pass."""
+MOST_REMEMBERED = 1000
+"""Tensors and shapes that are remembered; then all are forgotten."""
 Add = Callable[["torch.Tensor", "torch.Tensor"], Any]
 """Adds the gradient of what was read to the gradient of the whole tensor."""
 
@@ -59,14 +56,19 @@ class SliceGradients:
                 torch: {"embedding": self._embedding},
             }
         )
+        self._views: dict[int, Callable[[], _View | None]] = {}
+        """By the tensor's id. A tensor with a weak reference cannot be swapped, as modules do."""
         self._forget()
 
     def _forget(self) -> None:
         from torch.utils.weak import WeakTensorKeyDictionary
 
-        self._reads: Any = WeakTensorKeyDictionary()
-        self._views: deque[Callable[[], _View | None]] = deque()
+        for view in self._views.values():
+            _close(view)
+        self._views.clear()
         self._writes: Any = WeakTensorKeyDictionary()
+        self._read_last: dict[int, int] = {}
+        """The version of each tensor that was read, by the tensor's id."""
         self._read_again: set[torch.Size] = set()
         """Shapes of tensors of which several slices were read."""
 
@@ -87,48 +89,56 @@ class SliceGradients:
         if not (tensor.requires_grad and _is_basic(key) and _is_usual(tensor)):
             return None
         view = self._view(tensor)
-        return None if view is None else view.read(original, key)
+        return None if view is None else view.read(original, tensor, key)
 
     def _embedding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def embedding(*args: Any, **kwargs: Any) -> Any:
             if self._stand_ins.holders and len(args) > 1 and not kwargs and _is_lookup(*args):
                 view = self._view(args[0])
                 if view is not None:
-                    return view.look_up(original, *args[1:])
+                    return view.look_up(original, *args)
             return original(*args, **kwargs)
 
         return embedding
 
     def _view(self, tensor: torch.Tensor) -> _View | None:
         """The second view of the tensor, unless it may be read only once."""
-        reads, shape = self._reads.get(tensor), tensor.shape
-        if reads is None or reads.version != tensor._version:
-            reads = self._reads[tensor] = _Reads(tensor._version)
-            if shape not in self._read_again:
-                return None
-        elif shape not in self._read_again:
-            if len(self._read_again) == MOST_SHAPES:
-                self._read_again.clear()
-            self._read_again.add(shape)
+        key = id(tensor)
+        if len(self._read_last) > MOST_REMEMBERED or len(self._read_again) > MOST_REMEMBERED:
+            self._read_last.clear()
+            self._read_again.clear()
+        if self._read_last.get(key) == tensor._version:
+            self._read_again.add(tensor.shape)
+        self._read_last[key] = tensor._version
+        if tensor.shape not in self._read_again:
+            return None
         self.taken += 1
-        view: _View | None = reads.view()
-        if view is None or view.tensor is None:
+        known = self._views.get(key, lambda: None)
+        view = known()
+        if view is None or not view.is_of(tensor):
+            _close(known)
             view = _View(tensor)
-            reads.view = weakref.ref(view)
-            self._views.append(reads.view)
+            self._views.pop(key, None)
+            self._views[key] = weakref.ref(view)
             if len(self._views) > MOST_VIEWS:
-                _close(self._views.popleft())
+                _close(self._views.pop(next(iter(self._views))))
         return view
 
     def _setitem(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        has_torch_function = torch.overrides.has_torch_function
+
         def setitem(input: Any, key: Any, value: Any) -> None:
+            if has_torch_function((input, key, value)):  # it is asked with torch's own function
+                everything = input, key, value
+                torch.overrides.handle_torch_function(original, everything, *everything)
+                return
             place = _place(input, key, value) if self._stand_ins.holders else None
             if place is None:
                 original(input, key, value)
                 return
-            reads = self._reads.pop(input, None)
-            if reads is not None:
-                _close(reads.view)  # it is another version from now on
+            _close(self._views.pop(id(input), lambda: None))  # it is another version from now on
             writes = self._writes.get(input)
             if writes is not None and writes.goes_on(input, place):
                 self.taken += 1
@@ -155,6 +165,7 @@ def _is_usual(tensor: Any) -> bool:
         and is_plain(tensor)
         and tensor.device.type == "cpu"
         and tensor.numel() >= SMALLEST
+        and not tensor.is_inference()
         and not torch.is_anomaly_enabled()
     )
 
@@ -185,15 +196,6 @@ def _is_lookup(weight: Any, indices: Any, padding: int = -1, *others: Any) -> bo
     )
 
 
-@dataclass
-class _Reads:
-    """Slices were read of a tensor at this version of it."""
-
-    version: int
-    view: Callable[[], _View | None] = lambda: None
-    """The second view, as long as the gradient of a slice of it may come."""
-
-
 class _View:
     """A second view of a tensor.
 
@@ -201,8 +203,11 @@ class _View:
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor: Any = tensor.view_as(tensor)
+        self.tensor: torch.Tensor | None = tensor.view_as(tensor)
         """None when no more slices are taken of it."""
+        node: Any = self.tensor.grad_fn
+        self._node = node
+        self._version = tensor._version
         self._coming = coming = _Coming(tensor.shape)
         itself = weakref.ref(self)
 
@@ -210,21 +215,49 @@ class _View:
             _close(itself)
             return (coming.added_to(gradients[0]),)
 
-        node: Any = self.tensor.grad_fn
         node.register_prehook(complete)
 
-    def read(self, original: Callable[..., Any], key: Any) -> torch.Tensor:
-        """The slice. Raises what `tensor[key]` raises."""
-        found: torch.Tensor = original(self.tensor, key)
-        if found.numel() < self.tensor.numel():
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether it shows this tensor as it is now. Its memory and its history can be replaced
+        without another version (`tensor.data = ...`, `tensor.detach_()`).
+        """
+        ours, ((node, number),) = self.tensor, self._node.next_functions
+        if tensor.grad_fn is None:
+            continues = getattr(node, "variable", None) is tensor
+        else:
+            continues = node is tensor.grad_fn and number == tensor.output_nr
+        return (
+            ours is not None
+            and continues
+            and self._version == tensor._version
+            and ours.data_ptr() == tensor.data_ptr()
+            and ours.dtype is tensor.dtype
+            and ours.shape == tensor.shape
+            and ours.stride() == tensor.stride()
+        )
+
+    def read(self, original: Callable[..., Any], tensor: torch.Tensor, key: Any) -> torch.Tensor:
+        """`tensor[key]`. Raises what that raises."""
+        ours = self.tensor
+        found: torch.Tensor = original(tensor if ours is None else ours, key)
+        if ours is not None and found.numel() < tensor.numel():
             self._watch(found, lambda whole, part: whole[key].add_(part))
         return found
 
     def look_up(
-        self, original: Callable[..., Any], indices: torch.Tensor, padding: int = -1, *_: Any
+        self,
+        original: Callable[..., Any],
+        weight: torch.Tensor,
+        indices: torch.Tensor,
+        padding: int = -1,
+        *_: Any,
     ) -> torch.Tensor:
         """The rows of an embedding. Raises what `torch.embedding` raises."""
-        found: torch.Tensor = original(self.tensor, indices, padding, False, False)
+        ours = self.tensor
+        if ours is None:  # another thread has closed it
+            whole: torch.Tensor = original(weight, indices, padding, False, False)
+            return whole
+        found: torch.Tensor = original(ours, indices, padding, False, False)
 
         def add(whole: torch.Tensor, part: torch.Tensor) -> None:
             rows, part = indices.reshape(-1), part.reshape(-1, part.shape[-1])
@@ -269,6 +302,8 @@ class _Coming:
 
         if gradient is None or torch.is_grad_enabled():  # nothing; or it has a gradient itself
             return False
+        if torch._C._functorch.is_legacy_batchedtensor(gradient):  # `is_grads_batched`
+            return False
         number = torch._C._current_graph_task_id()
         if number not in self._passes:
             self._passes[number] = _Pass(self._shape)
@@ -297,7 +332,9 @@ class _Pass:
         """Of those that are no longer held."""
 
     def take(self, add: Add, gradient: torch.Tensor) -> None:
-        self._slices.append((add, gradient))
+        # The program may change the memory of a gradient that is not its own any more, as may a
+        # backward pass within this one.
+        self._slices.append((add, gradient.clone()))
         self._held += gradient.numel()
         if self._held > MOST_HELD * self._shape.numel():
             if self._sum is None:
@@ -337,6 +374,8 @@ class _Writes:
             self.version == tensor._version
             and self.dim == place.dim
             and place.number not in self.numbers
+            and not tensor._backward_hooks  # they would see the gradients of later slices
+            and not tensor.retains_grad
         )
 
 
@@ -378,6 +417,7 @@ def _write() -> Any:
         def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor, key: Any) -> Any:
             tensor[key] = value
             ctx.mark_dirty(tensor)
+            ctx.set_materialize_grads(False)
             ctx.key = key
             return tensor
 
@@ -386,6 +426,8 @@ def _write() -> Any:
             # What the gradient holds in this slice is not taken out for those below: each of them
             # reads its own slice, and this one was a constant.
             (gradient,) = gradients
+            if gradient is None:
+                return None, None, None
             return gradient, gradient[ctx.key].clone(memory_format=torch.contiguous_format), None
 
     return Write

@@ -97,6 +97,7 @@ def is_plain(*tensors: Any) -> bool:
         all(type(tensor) in plain_types and is_dense(tensor) for tensor in tensors)
         and not torch.overrides.has_torch_function(tensors)
         and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
     )
 

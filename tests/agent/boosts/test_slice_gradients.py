@@ -435,6 +435,132 @@ def test_of_tensors_changed_in_place_only_some_are_kept_alive() -> None:
     assert sum(kept() is not None for kept in alive) <= slice_gradients.MOST_VIEWS
 
 
+def test_memory_and_history_that_are_replaced() -> None:
+    """None of this changes the tensor's version."""
+
+    def found() -> list[torch.Tensor]:
+        weights = nn.Parameter(values())
+        kept = (weights[:, 0] + weights[:, 1] + weights[:, 2]).sum()  # its graph stays
+        weights.data = torch.ones_like(weights)
+        after = weights[:, 0] + weights[:, 1]
+        state = weights * 2
+        earlier = state[:, 0].sum() + state[:, 1].sum()
+        state.detach_().requires_grad_()
+        (state[:, 0].square().sum() + state[:, 1].sum()).backward()
+        embedding = nn.Embedding(24, WIDE)
+        early = embedding(WORDS[0]).sum() + embedding(WORDS[1]).sum()
+        embedding.double()
+        late = embedding(WORDS[0])
+        assert late.dtype is torch.float64
+        assert state.grad is not None
+        assert weights.grad is None
+        return [after.detach(), state.grad, kept.detach(), earlier.detach(), early.detach() * 0]
+
+    plain = found()
+    with switched():
+        for _ in range(2):
+            torch.testing.assert_close(found(), plain)
+
+
+def test_gradients_whose_memory_the_program_changes() -> None:
+    def clamped(x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(ROWS, WIDE)
+        for step in range(STEPS):
+            state = state + x[:, step]
+            state.register_hook(lambda gradient: gradient.mul_(0.5))
+        return state
+
+    def emptied(weight: torch.Tensor) -> None:
+        assert weight.grad is not None
+        weight.grad.zero_()
+
+    def stolen(x: torch.Tensor) -> torch.Tensor:
+        shifts = [nn.Parameter(torch.ones(ROWS, WIDE)) for _ in range(STEPS)]
+        for shift in shifts:
+            shift.register_post_accumulate_grad_hook(emptied)
+        return torch.stack([x[:, step] + shift for step, shift in enumerate(shifts)])
+
+    for use in (clamped, stolen):
+        plain = gradients(use)
+        with switched():
+            for _ in range(2):
+                torch.testing.assert_close(gradients(use), plain)
+
+
+def test_a_gradient_within_a_transformation() -> None:
+    """Of inputs, while the program's own weights are read as they are."""
+    weights, embedding = nn.Parameter(values()), nn.Embedding(24, WIDE)
+
+    def value(x: torch.Tensor) -> torch.Tensor:
+        read = weights[:, 0] * weights[:, 1] + weights[:, 2]
+        return (read * x).sum() + (embedding(WORDS[0]) + embedding(WORDS[1])).sum() * x.sum()
+
+    x = torch.ones(ROWS, WIDE)
+    plain = torch.func.grad(value)(x)
+    with switched():
+        for _ in range(2):
+            value(x).backward()
+            torch.testing.assert_close(torch.func.grad(value)(x), plain)
+            torch.testing.assert_close(torch.func.jacrev(value)(x), plain)
+
+
+def test_weights_can_be_swapped_and_made_for_inference() -> None:
+    with switched():
+        embedding = nn.Embedding(24, WIDE)
+        for _ in range(2):
+            (embedding(WORDS[0]) + embedding(WORDS[1])).sum().backward()
+        future = torch.__future__
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            embedding.zero_grad()
+            assert embedding.double().weight.dtype is torch.float64
+        finally:
+            future.set_swap_module_params_on_conversion(False)
+        with torch.inference_mode():
+            table = nn.Parameter(values().reshape(-1, WIDE))
+        for _ in range(2):
+            found = [nn.functional.embedding(words % 18, table) for words in WORDS[:2]]
+            assert found[0].shape == (2, WIDE)
+
+
+def test_no_gradient_of_a_written_slice_is_none() -> None:
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return None
+
+    with switched() as applied:
+        outputs, part = torch.zeros(ROWS, STEPS, WIDE), nn.Parameter(torch.ones(ROWS, WIDE))
+        for step in range(STEPS):
+            outputs[:, step] = part
+        assert taken(applied)
+        Stop.apply(outputs).backward()
+        assert part.grad is None
+
+
+def test_subclasses_are_asked_with_torchs_own_function() -> None:
+    asked = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            asked.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = values().as_subclass(Watched)
+    own = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+    with switched():
+        x[:, 1]
+        x[:, 1] = 2.0
+    assert asked == [*own]
+
+
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
     take = slice_gradients._Pass.take
@@ -470,5 +596,5 @@ def test_it_says_why_nothing_was_taken() -> None:
         gradients(lambda x: x.unbind(1)[2] + x[:, -1])
         assert applied.engaged() == (
             False,
-            "no slices of a tensor of 32,768 numbers were read or written in turn",
+            "no slices of a tensor of 65,536 numbers were read or written in turn",
         )
