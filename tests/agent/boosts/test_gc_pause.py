@@ -148,10 +148,20 @@ def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied
 @pytest.mark.usefixtures("unfrozen")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:
-    if sys.platform != "win32":
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if gc.get_threshold()[0] == 700 and gc.get_freeze_count() == 0 else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert gc.get_threshold()[0] == boost.PAUSED[0]
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.usefixtures("unfrozen")
+def test_forked_children_collect_what_is_theirs() -> None:
+    applied = boost.apply(Job(), torch, {})
+    loaded = [[index] for index in range(1000)]
+    child = os.fork()
+    if child == 0:
+        usual = gc.get_threshold()[0] == 700
+        shared = {id(each) for each in gc.get_objects()}
+        left_alone = not any(id(each) in shared for each in loaded)
+        garbage = weakref.ref(Node())
+        gc.collect(0)
+        os._exit(0 if usual and left_alone and garbage() is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert gc.get_threshold()[0] == boost.PAUSED[0]
+    applied.undo()
+    assert gc.get_freeze_count() == 0
