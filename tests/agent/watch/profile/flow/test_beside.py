@@ -7,23 +7,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from agent.watch.profile.flow.steps import mark, of_two
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow.follow import Flow
-from flatout_agent.watch.profile.flow.questions import beside
 
 WIDTH = 64
 Work = Callable[["Loop"], Any]
-
-
-@pytest.fixture(autouse=True)
-def lines_that_take_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, or in a first call, products take a hundred times as long."""
-    monkeypatch.setattr(beside, "LEAST", 0.0)
 
 
 def nothing(loop: Loop) -> None:

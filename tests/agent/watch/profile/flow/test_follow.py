@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 
 from agent.watch.profile.flow.steps import of_two, text
 from flatout_agent import wire
+from flatout_agent.watch.profile import counting
 from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow import constants, follow, hooks
 from flatout_agent.watch.profile.flow.follow import Flow
@@ -204,7 +206,10 @@ def standardised(loop: Loop) -> Any:
 LARGE = torch.rand(20_000, WIDTH)
 
 
-def test_statistics_of_the_whole_data_are_small_but_take_long() -> None:
+def test_statistics_of_the_whole_data_are_small_but_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counting, "time", time)
     rows = Loop(standardised).followed().constants
     assert all(text(row.where).endswith("# statistics") for row in rows)
     assert {"aten.mean", "aten.std"} <= {name for row in rows for name in row.operators}

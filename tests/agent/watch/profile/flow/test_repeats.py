@@ -236,7 +236,7 @@ class Towers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.towers = nn.ModuleList(
-            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)) for _ in range(2 * MANY)
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(5)) for _ in range(2 * MANY)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -244,7 +244,7 @@ class Towers(nn.Module):
         for tower in self.towers:  # towers
             y = x
             for layer in tower:
-                y = layer(y).relu()
+                y = layer(y)
             total = total + y
         return total
 
