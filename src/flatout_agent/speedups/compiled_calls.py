@@ -162,7 +162,9 @@ def _ask_for_gradients(args: Any, kwargs: Any) -> bool:
     """Whether inputs are leaves with a gradient, as for a gradient penalty or a derivative by the
     inputs. The gradient of that gradient may be wanted, and compiled code has none.
     """
+    import torch
+
     return any(
-        tensor.requires_grad and tensor.is_leaf and type(tensor).__name__ != "Parameter"
+        tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)
         for tensor in nests.tensors((args, kwargs))
     )

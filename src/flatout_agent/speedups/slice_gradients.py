@@ -392,7 +392,8 @@ def _place(tensor: Any, key: Any, value: Any) -> _Place | None:
     if len(numbers) != 1:
         return None
     dim = numbers[0]
-    if any(part != slice(None) for part in (*parts[:dim], *parts[dim + 1 :])):
+    others = (*parts[:dim], *parts[dim + 1 :])
+    if not all(type(part) is slice and part == slice(None) for part in others):
         return None
     if not (_is_usual(tensor) and is_plain(value)) or len(parts) > tensor.dim():
         return None

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -166,6 +167,14 @@ def buffer_with_a_gradient(x: Any) -> Any:
     return outputs
 
 
+def written_by_arrays(x: Any) -> Any:
+    outputs = torch.zeros(ROWS, STEPS, WIDE)
+    for step in range(ROWS):
+        outputs[step, numpy.array([0, 2])] = x[step, :2] * 3
+        outputs[step, torch.tensor([1, 3])] = x[step, 2:4] * 5
+    return outputs
+
+
 def view_of_a_buffer(x: Any) -> Any:
     whole = torch.zeros(STEPS, ROWS, WIDE)
     outputs = whole.transpose(0, 1)
@@ -177,7 +186,7 @@ def view_of_a_buffer(x: Any) -> Any:
 USES = [
     loop, from_the_end, projections, one_step_slices, shifted, corners, the_same_step_again,
     changed_between, written, written_in_rows, read_back, written_again, rounded_values,
-    written_beside_others, buffer_with_a_gradient, view_of_a_buffer, windows,
+    written_beside_others, buffer_with_a_gradient, view_of_a_buffer, written_by_arrays, windows,
 ]  # fmt: skip
 PASSED_ON = [slice_changed_in_place, iterated]
 each_use = pytest.mark.parametrize("use", [*USES, *PASSED_ON], ids=lambda use: use.__name__)
