@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from flatout_agent.speedups.samples.samples import Randomness
 
+OWN = frozenset(torch.nn.Module().__dict__)
+"""What torch keeps in each module: parameters, buffers, children, hooks."""
 Random = list[tuple[Any, torch.Tensor]]
+Left = dict[tuple[int, str], list[torch.Tensor]]
+"""Number of the module, its class and attribute -> tensors. They stay alive, so that none takes
+another's identity."""
 
 
 def random_states() -> Random:
@@ -48,26 +54,24 @@ class Kept:
             module._buffers.clear()
             module._buffers.update(buffers)
             for container, values in contents.values():
-                if len(container) != len(values):
+                if _changed(container, values):
                     container.clear()
                     (container.extend if isinstance(container, list) else container.update)(values)
         self._of_the_process.put_back()
         set_random(self._random)
 
-    def written(self) -> dict[tuple[str, str], int]:
-        """Attributes that hold another tensor than before, or more values, with their current
-        identity.
-        """
-        changed: dict[tuple[str, str], int] = {}
-        for module, attributes, _, contents in self._modules:
+    def left(self) -> Left:
+        """The tensors that a call has left in attributes, and in their lists and dicts."""
+        left: Left = {}
+        for number, (module, attributes, _, contents) in enumerate(self._modules):
             for name, value in module.__dict__.items():
-                old = attributes.get(name)
-                if value is not old and isinstance(value, torch.Tensor):
-                    changed[type(module).__name__, name] = id(value)
-            for name, (container, values) in contents.items():
-                if len(container) != len(values):
-                    changed[type(module).__name__, name] = -1
-        return changed
+                if name in OWN:
+                    continue
+                old = contents[name][1] if name in contents else attributes.get(name)
+                before = {id(each) for each in _tensors(old)}
+                if new := [each for each in _tensors(value) if id(each) not in before]:
+                    left[number, f"{type(module).__name__}.{name}"] = new
+        return left
 
     def buffers_now(self) -> list[torch.Tensor]:
         """Copies of the floating-point buffers."""
@@ -78,9 +82,21 @@ def _same(now: dict[str, Any], before: dict[str, Any]) -> bool:
     return now.keys() == before.keys() and all(now[name] is before[name] for name in before)
 
 
+def _changed(container: Any, before: Any) -> bool:
+    if isinstance(container, dict):
+        return not _same(container, before)
+    return len(container) != len(before) or any(
+        a is not b for a, b in zip(container, before, strict=True)
+    )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
 def _contents(module: torch.nn.Module) -> dict[str, tuple[Any, Any]]:
     return {
         name: (value, value.copy())
         for name, value in module.__dict__.items()
-        if type(value) in (list, dict) and not name.startswith("_")
+        if type(value) in (list, dict) and name not in OWN
     }

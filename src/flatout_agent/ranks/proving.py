@@ -8,6 +8,7 @@ same except for rounding. The model is then restored.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ import torch
 
 from flatout_agent.ranks import leaves, rows
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.kept import Kept
+from flatout_agent.ranks.kept import Kept, Left
 from flatout_agent.ranks.leaves import Inputs, Output
 from flatout_agent.ranks.quiet import LoudOperator, Quiet
 from flatout_agent.ranks.refusal import SPARSE, Refused
@@ -98,13 +99,13 @@ class Prover:
         own = {id(tensor) for tensor in [*self.parameters, *whole.arguments]}
         if _foreign(whole.leaves, own):
             return Proof(False, "it uses a tensor that is neither its weight nor an argument")
-        written = self.kept.written()
+        left = self.kept.left()
         buffers = self.kept.buffers_now()
         gradients = self._gradients(whole.leaves, whole.inputs, whole.leaves)
         self.kept.put_back()
         reasons = []
         for dims in inputs.hypotheses(self.group.size):
-            attempt = self._attempt(inputs, dims, whole, gradients, buffers, written)
+            attempt = self._attempt(inputs, dims, whole, gradients, buffers, left)
             self.kept.put_back()
             if attempt.cut:
                 return attempt
@@ -120,7 +121,7 @@ class Prover:
         whole: _Run,
         gradients: list[torch.Tensor | None] | None,
         buffers: list[torch.Tensor],
-        written: dict[tuple[str, str], int],
+        left: Left,
     ) -> Proof:
         count = inputs.rows(dims)
         if count is None:
@@ -131,10 +132,9 @@ class Prover:
             return Proof(False, reason or "it fails on another rank's rows")
         with self.within(split):
             part = self._run(inputs, (dims, split))
-        again = self.kept.written()
-        kept = next((name for name in again if again[name] != written.get(name)), None)
-        if kept is not None:
-            return Proof(False, f"it keeps a tensor of each call in {kept[0]}.{kept[1]}")
+        name = _kept(left, self.kept.left())
+        if not self.group.agreed(not name):
+            return Proof(False, f"it keeps a tensor of each call in {name or 'an attribute'}")
         outputs, error, reason = self._outputs(whole, part, split)
         if reason:
             return Proof(False, reason)
@@ -203,14 +203,23 @@ class Prover:
     def _outputs(
         self, whole: _Run, part: _Run, split: Split
     ) -> tuple[tuple[Output | None, ...], float, str]:
+        forms = [
+            leaves.candidates(of_whole, of_part, split)
+            if isinstance(of_whole, torch.Tensor)
+            else []
+            for of_whole, of_part in zip(whole.leaves, part.leaves, strict=True)
+        ]
+        firsts = [(form[0].how == "rows", form[0].dim, form[0].factor) for form in forms if form]
+        if firsts and not self.group.equal(*itertools.chain.from_iterable(firsts)):
+            return (), 0.0, "the shape of what it returns differs between the ranks"
         chosen: list[Output | None] = []
         largest = 0.0
-        for of_whole, of_part in zip(whole.leaves, part.leaves, strict=True):
+        for form, of_whole, of_part in zip(forms, whole.leaves, part.leaves, strict=True):
             if not isinstance(of_whole, torch.Tensor):
                 chosen.append(None)
                 continue
             errors = []
-            for output in leaves.candidates(of_whole, of_part, split):
+            for output in form:
                 with torch.no_grad():
                     error = difference(output.whole(of_part.detach(), split), of_whole.detach())
                 errors.append(error)
@@ -348,6 +357,27 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     size = float(second.abs().square().sum()) ** 0.5
     away = float((first - second).abs().square().sum()) ** 0.5
     return away / size if size > 0 else (0.0 if away < 1e-12 else float("inf"))
+
+
+def _kept(whole: Left, part: Left) -> str:
+    """The attribute that keeps something of each call, or "" if none does.
+
+    What two calls leave alike and without a gradient depends on neither batch: a mask, a table of
+    positions.
+    """
+    for key in sorted(whole.keys() | part.keys()):
+        first, second = whole.get(key, []), part.get(key, [])
+        if len(first) != len(second) or not all(map(_alike, first, second)):
+            return key[1]
+    return ""
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a is b:
+        return True
+    if a.requires_grad or b.requires_grad or a.layout is not torch.strided:
+        return False
+    return (a.dtype, a.device, a.layout) == (b.dtype, b.device, b.layout) and torch.equal(a, b)
 
 
 def _foreign(outputs: list[Any], own: set[int]) -> bool:

@@ -546,6 +546,44 @@ def keeps_a_tensor():
     return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y) + model.extra)
 
 
+class Listed(nn.Module):
+    """Keeps the losses of its parts in a list for the script to add: not to be cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.extra = nn.Linear(12, 3), []
+
+    def forward(self, x):
+        y = self.line(x)
+        self.extra.append(y.mean(0).square().sum())
+        return y
+
+
+def keeps_a_list():
+    model = Listed()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y) + model.extra.pop())
+
+
+class Positions(nn.Module):
+    """Makes a table at its first call and keeps it."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.table = nn.Linear(12, 3), None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.linspace(0, 1, x.shape[1])
+        return self.line(x + self.table)
+
+
+def table_of_positions():
+    model = Positions()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
 class Codebook(nn.Module):
     """Its buffer follows the mean of what it sees."""
 
@@ -701,7 +739,7 @@ CASES = [
     optimizer_before_double, own_clipping, ragged_accumulation,
     plateau_and_early_stop, break_on_loss, unseeded, set_vocabulary, pass_before_training,
     weighted_sampler, mixup, data_parallel, saved_and_copied, folds, keeps_a_tensor, own_buffer,
-    hooked, adversarial, distillation, hypernetwork,
+    keeps_a_list, table_of_positions, hooked, adversarial, distillation, hypernetwork,
     hypernetwork_before, generator_through_critic, group_norm_and_weight_norm, autocast,
     model_in_the_workers,
 ]  # fmt: skip

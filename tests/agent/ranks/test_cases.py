@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("cases.py")
 TOLERANCE = 1e-4
 COARSE = {"autocast": 2e-3}
 """bfloat16 has three digits."""
-WHOLE = {"OwnMean", "Kept", "Codebook", "Modulated"}
+WHOLE = {"OwnMean", "Kept", "Listed", "Codebook", "Modulated"}
 """Models that must not be cut, at least in one kind of call."""
 
 Figures = dict[str, list[float]]
@@ -55,12 +55,13 @@ def test_losses_are_those_of_one_process_and_what_mixes_rows_is_not_cut(
     reasons = {region.model: region.reason for region in regions if not region.cut}
     assert "depend on each other" in reasons["OwnMean"]
     assert "Kept.extra" in reasons["Kept"]
+    assert "Listed.extra" in reasons["Listed"]
     assert "buffers" in reasons["Codebook"]
     assert all(region.reason for region in regions if not region.cut)
     # what can be cut is
     cut = {region.model for region in runs[2].seen.regions if region.cut}
     assert {"Sequential", "LossInside", "Tagger", "Checkpointed", "DataParallel"} <= cut
-    assert {"ByChance", "TransformerEncoderLayer"} <= cut
+    assert {"ByChance", "Positions", "TransformerEncoderLayer"} <= cut
 
 
 @pytest.mark.thorough
