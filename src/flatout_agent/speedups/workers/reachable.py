@@ -19,6 +19,8 @@ DEPTH = 8
 SAMPLE = 64
 """Items inspected in one container: the first ones represent a list of a million file names."""
 
+HASHED_BYTES = 1 << 16
+
 MOST_FUNCTIONS = 500
 """At most this many functions are inspected."""
 
@@ -124,17 +126,34 @@ def _is_end(value: Any) -> bool:
 def _signature(value: Any) -> Any:
     if value is None or isinstance(value, str | bytes | bool | int | float | complex):
         return value
-    if hasattr(type(value), "untyped_storage"):  # a tensor counts its changes itself
-        return (id(value), value._version, tuple(value.shape))
+    if hasattr(type(value), "untyped_storage"):
+        return (id(value), value._version, tuple(value.shape), _some_of(value))
     if isinstance(value, dict | list | tuple | set | frozenset):
         return (type(value).__name__, len(value))
     return (id(value), _content(value))
 
 
+def _some_of(tensor: Any) -> bytes | None:
+    """Some of its values: a tensor that takes the place of a freed one may have its identity and
+    version, and NumPy writes into a tensor's memory without a new version.
+    """
+    import torch
+
+    if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.numel():
+        return None
+    try:
+        some = tensor.detach().view(-1)[:: max(1, tensor.numel() // SAMPLE)]
+        return bytes(some.contiguous().view(torch.uint8).numpy())
+    except (RuntimeError, TypeError):  # a tensor without plain memory
+        return None
+
+
 def _content(value: Any) -> int | None:
-    """A hash of a small array's bytes: arrays do not count their changes."""
+    """A hash of an array's bytes, or of some of a large one's: arrays do not count changes."""
+    if hasattr(type(value), "__array_interface__") and value.nbytes > HASHED_BYTES:
+        return hash(value.flat[:: value.size // SAMPLE].tobytes())
     try:
         view = memoryview(value)
     except TypeError:
         return None
-    return hash(view.tobytes()) if view.nbytes <= 1 << 16 else None
+    return hash(view.tobytes()) if view.nbytes <= HASHED_BYTES else None

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -56,18 +57,33 @@ def _add_noise(box: Any) -> None:
     box.tensor.add_(1)
 
 
+def _draw_anew(box: Any) -> None:
+    """Give the attribute a tensor with the identity and the version of the one before."""
+    first = id(box.tensor)
+    for _ in range(1000):
+        del box.tensor
+        box.tensor = torch.randn(2)
+        if id(box.tensor) == first:
+            return
+    pytest.skip("no identity was used again")
+
+
 CHANGES: dict[str, Callable[[Any], None]] = {
     "number": lambda box: setattr(box, "number", 2),
     "nested": lambda box: setattr(box.inner, "p", 0.9),
     "list": lambda box: box.items.append(1),
     "tensor in place": _add_noise,
+    "tensor anew": _draw_anew,
+    "tensor through NumPy": lambda box: box.tensor.numpy().__setitem__(0, 7),
     "array in place": lambda box: box.array.__setitem__(0, 7),
+    "large array shuffled": lambda box: numpy.random.default_rng(0).shuffle(box.order),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_state_sees_changes_and_nothing_else(change: str) -> None:
     box = Box(number=1, inner=Box(p=0.5), items=[1], tensor=torch.ones(2), array=bytearray(9))
+    box.order = numpy.arange(100_000)  # type: ignore[attr-defined]
     before = state(box)
     assert state(box) == before
     CHANGES[change](box)
