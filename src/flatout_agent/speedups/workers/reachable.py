@@ -150,10 +150,11 @@ def _some_of(tensor: Any) -> bytes | None:
 
 def _content(value: Any) -> int | None:
     """A hash of an array's bytes, or of some of a large one's: arrays do not count changes."""
-    if hasattr(type(value), "__array_interface__") and value.nbytes > HASHED_BYTES:
-        return hash(value.flat[:: value.size // SAMPLE].tobytes())
     try:
         view = memoryview(value)
-    except TypeError:
+        if view.nbytes <= HASHED_BYTES:
+            return hash(view.tobytes())
+    except (TypeError, ValueError, NotImplementedError):  # no array, or one of dates
         return None
-    return hash(view.tobytes()) if view.nbytes <= HASHED_BYTES else None
+    some = getattr(value, "flat", None)  # of a NumPy array
+    return hash(some[:: value.size // SAMPLE].tobytes()) if some is not None else None

@@ -69,6 +69,7 @@ def _draw_anew(box: Any) -> None:
 
 
 CHANGES: dict[str, Callable[[Any], None]] = {
+    "dates": lambda box: setattr(box, "dates", numpy.array(["2026-12-02"], "M8[D]")),
     "number": lambda box: setattr(box, "number", 2),
     "nested": lambda box: setattr(box.inner, "p", 0.9),
     "list": lambda box: box.items.append(1),
@@ -84,6 +85,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 def test_state_sees_changes_and_nothing_else(change: str) -> None:
     box = Box(number=1, inner=Box(p=0.5), items=[1], tensor=torch.ones(2), array=bytearray(9))
     box.order = numpy.arange(100_000)  # type: ignore[attr-defined]
+    box.dates = numpy.array(["2026-12-01"], "M8[D]")  # type: ignore[attr-defined]
     before = state(box)
     assert state(box) == before
     CHANGES[change](box)
