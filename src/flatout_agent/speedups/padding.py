@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import forward_state, nests
@@ -27,7 +28,10 @@ that few lengths occur: kernels and allocators prepare each of them."""
 PARTS = (2, 4)
 """Rows of about the same length are computed together: in so many parts ..."""
 WORTH = 0.8
-"""... if that leaves at most this share of the work, as each part has its own small operations."""
+"""... if that leaves at most this share of the work, and a first comparison took less time: each
+part has its own small operations."""
+TIMED = 2
+"""How often each way is timed."""
 FEWEST_ROWS = 4
 MASK, LABELS, IGNORED = "attention_mask", "labels", -100
 """Hugging Face's names of masks, whose ones are no padding, and of targets, and the number of the
@@ -173,7 +177,7 @@ class WithoutPadding:
         self._forms: dict[Kind, Form] = {}
         self._weights: dict[Kind, list[str] | None] = {}
         """How each output that is a single number is put together from parts; None if the model
-        cannot be called in parts."""
+        cannot be called in parts, or is not faster so."""
 
     def call(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result of `call` for these inputs."""
@@ -202,7 +206,9 @@ class WithoutPadding:
         try:
             if len(parts) > 1 and kind not in self._weights:
                 with _evaluating(model):
-                    self._weights[kind] = _weights(call, args, kwargs, found, parts)
+                    weights = _weights(call, args, kwargs, found, parts)
+                    faster = weights is not None and _faster(call, args, kwargs, found, parts)
+                    self._weights[kind] = weights if faster else None
                 if self._weights[kind] is None:
                     parts = [None]
             if form is None:
@@ -289,6 +295,24 @@ def _weights(
             return None
         weights.append(best)
     return weights
+
+
+def _faster(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    found: Lengths,
+    parts: Sequence[torch.Tensor | None],
+) -> bool:
+    """Whether the calls of the parts take less time than one that is cut to the longest row."""
+    seconds: list[list[float]] = [[], []]
+    for _ in range(TIMED):
+        for taken, way in zip(seconds, (parts, [None]), strict=True):
+            began = perf_counter()
+            for part in way:
+                call(*_some(args, found, part), **_some(kwargs, found, part))
+            taken.append(perf_counter() - began)
+    return min(seconds[0]) < min(seconds[1])
 
 
 def _together(

@@ -186,6 +186,22 @@ def test_source_and_target_have_lengths_of_their_own():
     assert (24, 16) in model.seen
 
 
+COMPUTED: list[int] = []
+"""Words that a call of `Losses` computed."""
+
+
+@pytest.fixture
+def by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each word takes a second."""
+    monkeypatch.setattr(padding, "perf_counter", lambda: float(sum(COMPUTED)))
+
+
+@pytest.fixture
+def by_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes a second."""
+    monkeypatch.setattr(padding, "perf_counter", lambda: float(len(COMPUTED)))
+
+
 class Losses(nn.Module):
     """A loss in the model, of one of several kinds; `seen`: the shapes of the inputs."""
 
@@ -197,6 +213,7 @@ class Losses(nn.Module):
 
     def forward(self, input_ids: Any, labels: Any) -> Any:
         self.seen.append(tuple(input_ids.shape))
+        COMPUTED.append(input_ids.numel())
         used = (input_ids != 0)[..., None]
         x = self.norm(self.embed(input_ids)) * used
         if self.kind == "rows":
@@ -224,6 +241,7 @@ def uneven(rows: int = 16) -> dict[str, torch.Tensor]:
     return given | {"input_ids": ids, "labels": labels}
 
 
+@pytest.mark.usefixtures("by_words")
 @pytest.mark.parametrize("kind", ["rows", "tokens", "shifted", "sum"])
 def test_rows_of_like_length_are_computed_together(kind):
     model, given = Losses(kind), uneven()
@@ -243,6 +261,18 @@ def test_rows_of_like_length_are_computed_together(kind):
         torch.testing.assert_close(found[used], written[used])
 
 
+@pytest.mark.usefixtures("by_calls")
+def test_parts_that_take_longer_than_the_batch_cut_to_its_longest_row_are_not_made():
+    model, given = Losses("tokens"), uneven()
+    longer = {name: F.pad(given[name], (0, FULL)) for name in ("input_ids", "labels")}
+    longer["labels"][:, FULL:] = -100
+    assert_same(model, lambda: model(**longer)[0], True)
+    model.seen.clear()
+    with switched(model):
+        model(**longer)
+    assert model.seen == [(16, FULL)]
+
+
 def test_rows_that_depend_on_each_other_are_not_parted():
     model, given = Losses("contrast"), uneven()
     ids = torch.cat([given["input_ids"], torch.zeros(16, 64, dtype=torch.int64)], 1)
@@ -259,6 +289,7 @@ def test_a_model_that_normalizes_over_the_batch_is_not_parted():
     assert padding.WithoutPadding(model)._whole
 
 
+@pytest.mark.usefixtures("by_words")
 def test_batches_of_other_lengths_need_no_new_look_at_the_outputs():
     model, given = Losses("tokens"), uneven()
     with switched(model):
