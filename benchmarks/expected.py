@@ -17,7 +17,7 @@ from typing import Any
 import record
 
 from flatout_agent.boosts import names
-from flatout_agent.live.expected import USUAL
+from flatout_agent.live.candidates import USUAL
 
 TABLE = record.REPOSITORY / "src" / "flatout_agent" / "live" / "records.py"
 BOOSTS = frozenset(names())

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from flatout_agent.live import decide
+from flatout_agent.live.compare import SURE_PAIRS
 from flatout_agent.live.measure import REMEMBERED, TELLING
-from flatout_agent.live.recipe import SURE_PAIRS
 
 FIRST_PAIRS = 4
 """In `calm_first` and `restless_first`: so many pairs are unlike the later ones."""

@@ -17,7 +17,7 @@ from flatout_agent.job import Job
 from flatout_agent.live import checks, rechecks
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import GuardVerdict
-from flatout_agent.live.state import Tick
+from flatout_agent.live.state import Checked, Tick
 from flatout_agent.tell.recorder import Recorder
 from guarded import cross_entropy, mlp, vectors
 
@@ -33,6 +33,11 @@ def planted(layer: Layer, risk: Risk = Risk.EXACT, moment: Moment = Moment.MODEL
     return types.SimpleNamespace(BOOST=Boost("0", risk, moment), apply=apply)
 
 
+def alone(value: float, how: str) -> float:
+    """What a single rank agrees on."""
+    return value
+
+
 class Program:
     """A training loop with the guard around its calls, as `live.run` has it."""
 
@@ -45,10 +50,8 @@ class Program:
         self.booster = Booster(self.job, (), self.recorder)
         self.unsound: list[tuple[list[str], str]] = []
         self.kept: list[Candidate] = []
-        self.checks = checks.Checks(self.job, self.booster, self._unsound)
-        self.rechecks = rechecks.Rechecks(
-            self.job, self.checks, lambda value, how: value, self._unsound
-        )
+        self.checks = checks.Checks(self.job, self.booster, self._unsound, alone)
+        self.rechecks = rechecks.Rechecks(self.job, self.checks, alone, self._unsound)
         self.watch(model)
         self.job.optimizers.append(self.optimizer)
         self.losses: list[float] = []
@@ -79,7 +82,7 @@ class Program:
         for name in names:
             self.kept.append(self.candidate(name))
             assert self.booster.on(self.kept[-1].order) is None
-        self.checks.on = True
+        self.checks.failed_calls.on = True
         self.rechecks.begin(self.kept)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -95,9 +98,9 @@ class Program:
 
     def update(self) -> None:
         for optimizer in self.optimizers:
-            self.checks.optimizer_starts(optimizer)
+            self.checks.updates.starts(optimizer)
             optimizer.step()
-            self.checks.optimizer_ends(optimizer)
+            self.checks.updates.ends(optimizer)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.job.steps += 1
@@ -119,10 +122,10 @@ class Program:
         checked = self.check_all(name, step=step)
         return checked.refused.get(name, checked.verdict)
 
-    def check_all(self, *names: str, step: Callable[[], None] | None = None) -> checks.Checked:
+    def check_all(self, *names: str, step: Callable[[], None] | None = None) -> Checked:
         """What the guard says of several at once."""
         group = [self.candidate(name) for name in names]
-        checked: checks.Checked = self.ask(self.checks.check(group), step)
+        checked: Checked = self.ask(self.checks.check(group), step)
         return checked
 
 

@@ -14,10 +14,9 @@ from collections.abc import Generator, Sequence
 from flatout_agent import wire
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
-from flatout_agent.live.state import Tick
+from flatout_agent.live.state import Checked, Tick
 from live_program import LiveProgram
 
 START_S = 10.0

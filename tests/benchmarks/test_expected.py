@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatout_agent.boosts import names
-from flatout_agent.live import expected, records
+from flatout_agent.live import candidates, records
 
 
 @pytest.fixture
@@ -40,5 +40,5 @@ def test_kept_and_slower_count_and_what_was_refused_does_not(made, tmp_path: Pat
 
 
 def test_what_was_never_tried_is_neither_praised_nor_blamed() -> None:
-    assert expected.record("never", "cpu") == expected.USUAL
-    assert expected.record("tf32", "xpu") == expected.record("tf32", "cuda")
+    assert candidates.record_of("never", "cpu") == candidates.USUAL
+    assert candidates.record_of("tf32", "xpu") == candidates.record_of("tf32", "cuda")

@@ -40,6 +40,7 @@ class Budget:
         """Steps of the whole run, or None if unknown."""
         self.throw_away = orders.stop
         """The run only serves the search, so trying a boost loses nothing."""
+        self._started_at, self._whole_s = orders.started_at, orders.whole_s
         self.reserved_s = 0.0
         """Seconds that the host needs after the search to confirm the result ..."""
         self.found = False
@@ -81,6 +82,13 @@ class Budget:
     def ended(self) -> bool:
         """A throw-away run ends now: the user's time is up, and so is what was reserved."""
         return self.throw_away and self.ends_at is not None and self.now() >= self.ends_at
+
+    def reserve(self, step_s: float) -> None:
+        """Reserve the time of a confirmation, if there is one, in a program of such steps."""
+        self.reserved_s = 0.0
+        if self._started_at is not None:
+            start_s = self.began - self._started_at
+            self.reserved_s = wire.reserved_s(self._whole_s, start_s, step_s, self.steps)
 
     def lose(self, seconds: float) -> None:
         """Add to the cost of the tuning; a faster block gives some time back."""

@@ -93,6 +93,8 @@ class RecordedCall:
     """The autocast regions cached the weights that they had cast."""
     copied: bool = False
     """The inputs are copies: the program writes to its own."""
+    other_batch: RecordedCall | None = None
+    """A call of the same model on another batch."""
     fault: str | None = None
     """Why a gradient that came back could not be kept, or None if all were."""
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from flatout_agent import wire
 from flatout_agent.boost import Boost, Switch
 from flatout_agent.boosts import NO_SHARE, BoostModule, load, names, working_share
-from flatout_agent.live import expected
-from flatout_agent.live.expected import USUAL
-from flatout_agent.live.records import Record
+from flatout_agent.live.records import RECORDS, Record
 
 LEAST_PROMISE = 1.004
 """If it is known where a step's time goes, a boost that promises less gets no turn."""
 
+USUAL = Record(0, 0.5, 0.05)
+"""The record of a boost that was never tried on this kind of device."""
 MUCH, HELPS = 1.3, 0.5
 """A boost that promises so much helps in half of the programs, whatever its record."""
 
@@ -72,12 +72,22 @@ class Refusal:
     """The order, or None if it does not apply to this program or not beside what is on."""
 
 
+def record_of(boost: str, device: str) -> Record:
+    """How this boost has fared on this kind of device: cpu, cuda, xpu or mps."""
+    return RECORDS.get(device, RECORDS["cuda"]).get(boost, USUAL)
+
+
 def highest_risk(candidates: Iterable[Candidate]) -> str:
     """The highest risk among these boosts; "exact" if there are none."""
     risks = ("exact", "rounding")
     return max(
         (candidate.boost.risk.value for candidate in candidates), key=risks.index, default="exact"
     )
+
+
+def promise_of(group: Iterable[Candidate]) -> float:
+    """What they promise together."""
+    return math.prod(candidate.promise for candidate in group)
 
 
 def candidates(
@@ -126,7 +136,7 @@ def _variants(
         elif useless and facts.idle_share and working_share(facts) < NO_SHARE:
             refusal = Refusal("the device waits for the program: faster kernels would gain nothing")
         if refusal is None:
-            record = expected.record(boost_id, facts.device)
+            record = record_of(boost_id, facts.device)
             variants.append(Candidate(boost_id, params, boost, promise, record, len(variants)))
         first_refusal = first_refusal or refusal
     return variants, first_refusal

@@ -10,7 +10,7 @@ from dataclasses import replace
 from flatout_agent import wire
 from flatout_agent.live import decide
 from flatout_agent.live.budget import Budget
-from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.candidates import Candidate, promise_of
 from flatout_agent.live.measure import Measure
 from flatout_agent.live.state import Machinery, State, Tick
 
@@ -112,7 +112,7 @@ class Comparer:
         began, self._began_step = self.machinery.now(), self.machinery.steps()
         left_s = self._left_s(group)
         loads = any(candidate.boost.loads for candidate in group)
-        promised = math.prod(candidate.promise for candidate in group)
+        promised = promise_of(group)
         self.measure.begin()
         self.measure.left_s = self.run_left_s()
         self.so_far = answer = self._answer(ratios)

@@ -76,6 +76,11 @@ class Answer:
     high: float
     pairs: int
 
+    @property
+    def leads(self) -> bool:
+        """Whether it looks faster but not beyond doubt."""
+        return self.verdict == "unclear" and self.gain > 1 + MATTERS
+
 
 def noise(ratios: list[float]) -> Noise:
     """The spread of log-ratios of the program against itself."""

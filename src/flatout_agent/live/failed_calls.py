@@ -19,20 +19,24 @@ Unsound = Callable[[Sequence[str], str], None]
 
 
 class FailedCalls:
-    """Surrounds the calls of root models while some boost is on."""
+    """Surrounds the calls of root models."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
         """unsound: called with the boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
+        self.on = False
+        """Some boost of the calls is on."""
         self.replaying = False
         """A call is being repeated."""
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The call, repeated without the boosts if it raises.
+        """The call, repeated without the boosts if any is on and it raises.
 
         Only torch's own generator is restored: reading those of Python, NumPy and the devices takes
         some 60 microseconds in every step, and other numbers after an error do no harm.
         """
+        if not self.on:
+            return call(*args, **kwargs)
         random_state = torch.default_generator.get_state()
         try:
             return call(*args, **kwargs)

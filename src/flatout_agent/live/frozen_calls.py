@@ -68,10 +68,7 @@ class FrozenCalls:
     @property
     def verdict(self) -> GuardVerdict:
         """The worst one so far."""
-        verdicts = list(self._verdicts.values())
-        failed = next((verdict for verdict in verdicts if not verdict.passed), None)
-        worst = max(verdicts, key=lambda verdict: verdict.error or 0.0, default=None)
-        return failed or worst or GuardVerdict(False, NONE_SEEN)
+        return guard.worst(list(self._verdicts.values())) or GuardVerdict(False, NONE_SEEN)
 
     def compare(
         self, begun: Begun, model: torch.nn.Module, args: Any, kwargs: Any, output: Any

@@ -67,6 +67,8 @@ HALF = 2.0**-9
 """Largest error of rounding to bfloat16."""
 HALF_TF32 = 2.0**-12
 OTHER_SEED = 7919
+NOT_COMPARED = "the gradient was not compared: "
+"""The beginning of a verdict's reason."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,12 @@ def same_again(outputs: list[torch.Tensor], before: list[torch.Tensor]) -> bool:
     """Whether a call repeated the same way gives what it gave before."""
     limit = 1e-3 if all(output.dtype.itemsize >= 4 for output in before) else 5e-2
     return distance(outputs, before)[0] <= limit
+
+
+def worst(verdicts: Sequence[GuardVerdict]) -> GuardVerdict | None:
+    """The first one that has not passed, or that with the largest error."""
+    failed = next((verdict for verdict in verdicts if not verdict.passed), None)
+    return failed or max(verdicts, key=lambda verdict: verdict.error or 0.0, default=None)
 
 
 def noise_floor(

@@ -27,11 +27,10 @@ from flatout_agent.live.background_compile import BackgroundCompile
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.calls import RecordedCall, again
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.checks import Checked
 from flatout_agent.live.failed_calls import CALLED, first_line
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
-from flatout_agent.live.state import Story, Tick
+from flatout_agent.live.state import Checked, Story, Tick
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import worker_load
 from flatout_agent.watch.interruptions import watch_saving
@@ -142,14 +141,14 @@ class LiveWatch(RunWatch):
     ) -> None:
         self._clean = False
         self.notes.model(model)
-        if self.story is None and not self.checks.on:
+        if self.story is None and not self.checks.failed_calls.on:
             return
         number = self.job.models.index(model)
         self.job.wrap_call(model, Depth.WATCH, lambda call: self._watched(model, number, call))
 
     def frozen_found(self, model: torch.nn.Module) -> None:
         self.notes.frozen_model(model)
-        if self.story is not None or self.checks.on:
+        if self.story is not None or self.checks.failed_calls.on:
             self.job.wrap_call(model, Depth.WATCH, lambda call: self._frozen_call(model, call))
 
     def _frozen_call(self, model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,9 +193,9 @@ class LiveWatch(RunWatch):
             self.story is not None
             and self.recorder.safely("step calls", self._step_calls.belong, *seen)
         ):
-            return self.checks.called(model, call, args, kwargs)
+            return self.checks.failed_calls.call(model, call, args, kwargs)
         self._clean = False
-        return self.checks.called(model, call, args, kwargs)
+        return self.checks.failed_calls.call(model, call, args, kwargs)
 
     def _capturing(self) -> bool:
         """Whether the script records a CUDA graph of its own: its calls are only passed on."""
@@ -224,14 +223,14 @@ class LiveWatch(RunWatch):
             return
         self.record.optimizer_starts()
         self._updates.begin()
-        self.checks.optimizer_starts(optimizer)
+        self.checks.updates.starts(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if self._capturing():
             return
         if not self.record.closure:  # no closure that computes the loss
             self._updates.end()
-        self.checks.optimizer_ends(optimizer)
+        self.checks.updates.ends(optimizer)
         if len(self.notes.optimizers) < len(self.job.optimizers):
             self.notes.optimizer(optimizer)
 
@@ -308,7 +307,7 @@ class LiveWatch(RunWatch):
         assert self.story is not None
         try:
             if self.tuning.budget.ended:
-                self.tuning.out_of_time()
+                self.tuning.decisions.out_of_time()
                 self._settled()
                 return
             self.story.send(self._of_all_ranks(tick))
@@ -354,7 +353,8 @@ class LiveWatch(RunWatch):
         if not any(boost.switch is Switch.ITERATOR for boost in kept):
             self.job.handovers = None
         # The program's compiled code would be compiled again without the layers.
-        if not (self.checks.on or self._by_micro_step or self.job.by_hand or compile.in_use()):
+        boosted, by_unit = self.checks.failed_calls.on, self._by_micro_step
+        if not (boosted or by_unit or self.job.by_hand or compile.in_use()):
             for model in [*self.job.models, *self.job.frozen]:
                 without(model, Depth.WATCH)
 
@@ -363,11 +363,12 @@ class LiveWatch(RunWatch):
         if self.story is not None:
             error = tracebacks.ending()
             if error is not None:
-                self.tuning.blame(first_line(error))
+                self.tuning.decisions.blame(first_line(error))
             if self._captured:
                 self.tuning.give_up(CAPTURED)
             else:
-                self.tuning.left_over("the program ended before it could be tried")
+                reason = "the program ended before it could be tried"
+                self.tuning.decisions.left_over(reason)
         if self.job.steps:
             self.tell(self.summary())
         super().program_ends()
@@ -484,7 +485,8 @@ class LiveWatch(RunWatch):
             if order not in self._on:
                 self.booster.on(order)
         self._on, self._buffered = list(on), None
-        self.checks.on = any(module.BOOST.moment in CALLED for _, module in self.booster.orders)
+        moments = [module.BOOST.moment for _, module in self.booster.orders]
+        self.checks.failed_calls.on = any(moment in CALLED for moment in moments)
 
     def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]:
         """Compile beside the program if possible; returns (units trained meanwhile, seconds)."""
@@ -629,7 +631,7 @@ class LiveWatch(RunWatch):
             gradient_error=verdict.error if verdict is not None else None,
             batch_noise=noise_floor.batch_noise if noise_floor is not None else None,
             own_noise=noise_floor.redrawn if noise_floor is not None else None,
-            compared=self.tuning.compared,
+            compared=self.tuning.comparer.compared,
         )
 
     def _now_s(self) -> float:

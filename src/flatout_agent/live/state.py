@@ -7,15 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from flatout_agent import wire
 from flatout_agent.live import decide
 from flatout_agent.live.candidates import Candidate
-
-if TYPE_CHECKING:
-    from flatout_agent.live.checks import Checked
-    from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.guard import GuardVerdict
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,20 @@ class Tick:
 
 
 Story = Generator[None, Tick, None]
+
+
+@dataclass
+class Checked:
+    """The Guard's answer on some boosts."""
+
+    sound: list[Candidate]
+    """The boosts that may be on together."""
+    refused: dict[str, GuardVerdict]
+    """The verdicts on the others, by id."""
+    verdict: GuardVerdict
+    """The verdict on the sound ones together, with the numbers of the worst call."""
+    idle: dict[str, str] = field(default_factory=dict)
+    """The sound ones that did not take hold, and why."""
 
 
 class Machinery(Protocol):

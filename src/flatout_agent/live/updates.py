@@ -1,4 +1,4 @@
-"""Compare an optimizer's update, as written and under a boost, from one gradient.
+"""Compares an optimizer's update, as written and under a boost, from one gradient.
 
 After the program's own step the weights and the optimizer's state are restored, the step is
 repeated under the boost, and then everything is set to what the program's own step left.
@@ -8,19 +8,101 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from flatout_agent.live import guard
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import load
+from flatout_agent.job import Job
+from flatout_agent.live import guard, headroom
 from flatout_agent.live.calls import RepeatedCall
-from flatout_agent.live.guard import ULP, GuardVerdict, NoiseFloor
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.failed_calls import first_line
+from flatout_agent.live.guard import NOT_COMPARED, ULP, GuardVerdict, NoiseFloor
 from flatout_agent.speedups import forward_state
 
 Apply = Callable[[], Callable[[], None]]
 """Switches the boost on; returns the undo function."""
 REORDERED = 2e-5
 """Updates are small differences of large weights, so their last places are rounding."""
+
+
+class CheckedUpdates:
+    """Compares the next update of each optimizer under the boost in question."""
+
+    def __init__(self, job: Job, repeating: Callable[[], AbstractContextManager[None]]) -> None:
+        """repeating: the context in which the Guard works."""
+        self.job, self._repeating = job, repeating
+        self._before: WeightsBefore | None = None
+        self.ask(None)
+
+    def ask(self, candidate: Candidate | None) -> None:
+        """Compare the next updates under this boost, or none."""
+        self._asked = candidate
+        self._verdicts: dict[int, GuardVerdict] = {}
+        """By optimizer."""
+        self.not_compared: dict[int, str] = {}
+        """Why an update could not be compared, by optimizer."""
+        self._declined = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an answer, if any was asked for."""
+        return self._asked is None or bool(self._verdicts or self._declined)
+
+    @property
+    def verdict(self) -> GuardVerdict:
+        """The worst one so far; a boost of updates is exact, so what was not compared passes."""
+        worst = guard.worst(list(self._verdicts.values()))
+        if worst is not None:  # one optimizer that takes it is enough
+            return worst
+        if self._declined:
+            return GuardVerdict(False, self._declined)
+        reason = next(iter(self.not_compared.values()), "no update of an optimizer was seen")
+        return GuardVerdict(True, f"{NOT_COMPARED}{reason}")
+
+    def starts(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the weights if a boost is in question and there is room for them."""
+        if self._asked is None:
+            return
+        reason = headroom.lack_for_update(optimizer)
+        if reason is not None:
+            self.not_compared[id(optimizer)] = reason
+            return
+        try:
+            self._before = WeightsBefore(optimizer)
+        except headroom.OUT_OF_MEMORY:
+            self._no_memory(optimizer)
+
+    def ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """The program's own update is done: repeat it under the boost, and compare."""
+        before, self._before = self._before, None
+        if before is None or before.optimizer is not optimizer or self._asked is None:
+            return
+        candidate = self._asked
+
+        def apply() -> Callable[[], None]:
+            return load(candidate.id).apply(self.job, optimizer, dict(candidate.params)).undo
+
+        try:
+            with self._repeating():
+                verdict = before.verdict(apply)
+        except Declined as reason:
+            self._declined = str(reason)
+            return
+        except headroom.OUT_OF_MEMORY:
+            self._no_memory(optimizer)
+            return
+        except Exception as error:
+            verdict = GuardVerdict(False, first_line(error), failed=True)
+        if verdict is not None:
+            self._verdicts[id(optimizer)] = verdict
+
+    def _no_memory(self, optimizer: torch.optim.Optimizer) -> None:
+        self.not_compared[id(optimizer)] = headroom.TOO_LITTLE
+        self._asked = None  # no other update is compared for this question
 
 
 class WeightsBefore:

@@ -25,8 +25,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         def load(name: str) -> Any:
             return boosts[name] if name in boosts else load_real(name)
 
-        for module in ("flatout_agent.live.checks", "flatout_agent.apply.booster"):
-            monkeypatch.setattr(f"{module}.load", load)
+        for module in ("live.recorded_calls", "live.updates", "apply.booster"):
+            monkeypatch.setattr(f"flatout_agent.{module}.load", load)
         run = Program(tmp_path, model if model is not None else mlp(), data, **boosts)
         started.append(run)
         return run

@@ -22,7 +22,9 @@ from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import fp16_autocast
 from flatout_agent.boosts import load as load_real
 from flatout_agent.job import Job
-from flatout_agent.live import checks
+from flatout_agent.live import calls, checks, guard, headroom, recorded_calls, updates
+from flatout_agent.live.guard import NOT_COMPARED
+from flatout_agent.live.judge import OURS, Judge
 from flatout_agent.live.rechecks import FIRST_RECHECK
 from guarded import Made, conv, cross_entropy, differences, everything, images, mlp, vectors
 from planted import Layer, Program, Shift, assert_unharmed, planted, raising, times
@@ -94,9 +96,9 @@ def test_float16_is_compared_under_its_loss_scale(program, monkeypatch, factor, 
 )
 def test_the_scale_is_a_power_of_two_no_larger_than_the_boosts(monkeypatch, largest, scale):
     gradients = [None, torch.tensor([largest, -largest]), torch.zeros(0)]
-    assert checks.replays._scale(gradients) == 1.0, "it is off"
+    assert calls._scale(gradients) == 1.0, "it is off"
     monkeypatch.setattr(fp16_autocast, "loss_scale", lambda: fp16_autocast.FIRST_SCALE)
-    assert checks.replays._scale(gradients) == scale
+    assert calls._scale(gradients) == scale
 
 
 def test_one_that_declines_is_told_as_it_says(program):
@@ -115,7 +117,7 @@ def test_what_cannot_be_compared_must_be_exact(program, risk, passes):
     verdict = run.check("boost")
     assert verdict.passed is passes
     same = "the same call of the model gave two different results"
-    assert verdict.reason == f"{checks.NOT_COMPARED}{same}"
+    assert verdict.reason == f"{NOT_COMPARED}{same}"
 
 
 def test_what_a_hook_gathers_for_the_loss_is_compared(program):
@@ -140,17 +142,17 @@ def test_what_a_hook_gathers_for_the_loss_is_compared(program):
 
 
 CALL_PARTS = [
-    (checks, "begin"), (checks, "finish"), (checks.guard, "reference"), (checks.Checks, "_passing"),
-    (checks.headroom, "lack_for_call"), (checks.replays, "not_repeatable"),
+    (recorded_calls, "begin"), (recorded_calls, "finish"), (guard, "reference"),
+    (Judge, "_passing"), (headroom, "lack_for_call"), (calls, "not_repeatable"),
 ]  # fmt: skip
-UPDATE_PARTS = [(checks, "WeightsBefore"), (checks.headroom, "lack_for_update")]
+UPDATE_PARTS = [(updates, "WeightsBefore"), (headroom, "lack_for_update")]
 
 
 def fails_inside_flatout() -> Any:
     """A function of ours with an error in it."""
     found: dict[str, Any] = {}
     text = "def fails(*args, **kwargs):\n    raise AttributeError('planted')\n"
-    exec(compile(text, str(checks.OURS / "planted.py"), "exec"), found)
+    exec(compile(text, str(OURS / "planted.py"), "exec"), found)
     return found["fails"]
 
 
@@ -163,7 +165,7 @@ def test_what_an_error_of_ours_leaves_unchecked_is_refused(program, monkeypatch,
     verdict = run.check("boost")
     assert not verdict.passed
     if risk is Risk.EXACT:
-        assert verdict.reason == f"{checks.NOT_COMPARED}{checks.OUR_FAULT}"
+        assert verdict.reason == f"{NOT_COMPARED}{checks.OUR_FAULT}"
     assert not run.booster.applied
 
 
@@ -176,7 +178,7 @@ def test_what_is_kept_is_told_as_unchecked_after_one(program, monkeypatch, place
         name = "_compared"
     monkeypatch.setattr(place, name, fails_inside_flatout())
     verdict = run.ask(run.checks.check_together(run.kept))
-    assert (verdict.passed, verdict.reason) == (False, f"{checks.NOT_COMPARED}{checks.OUR_FAULT}")
+    assert (verdict.passed, verdict.reason) == (False, f"{NOT_COMPARED}{checks.OUR_FAULT}")
 
 
 @pytest.mark.parametrize(("place", "name"), UPDATE_PARTS)
@@ -184,11 +186,11 @@ def test_an_update_that_an_error_of_ours_leaves_unchecked_is_refused(
     program, monkeypatch, place, name
 ):
     run = with_optimizer(program, "Adam", fused=load_real("fused-optimizer"))
-    starts = safely(run, run.checks.optimizer_starts, "optimizer")
-    monkeypatch.setattr(run.checks, "optimizer_starts", starts)
+    starts = safely(run, run.checks.updates.starts, "optimizer")
+    monkeypatch.setattr(run.checks.updates, "starts", starts)
     monkeypatch.setattr(place, name, fails_inside_flatout())
     verdict = run.check("fused")
-    assert (verdict.passed, verdict.reason) == (False, f"{checks.NOT_COMPARED}{checks.OUR_FAULT}")
+    assert (verdict.passed, verdict.reason) == (False, f"{NOT_COMPARED}{checks.OUR_FAULT}")
 
 
 def safely(run, call, place="backward"):
@@ -362,7 +364,7 @@ def test_rounding_is_refused_where_third_derivatives_may_be_used(program, order,
     run.keep("rounds")
     together = run.ask(run.checks.check_together(run.kept), step)
     assert not together.passed, "what is on cannot be compared either"
-    assert together.reason == f"{checks.NOT_COMPARED}the loss may use third derivatives"
+    assert together.reason == f"{NOT_COMPARED}the loss may use third derivatives"
 
 
 class Recomputing(nn.Module):
@@ -488,13 +490,13 @@ def test_an_update_and_a_call_are_checked_in_the_same_step(program):
 def test_what_passes_by_any_noise_floor_needs_none(program, monkeypatch):
     run = program(right=planted(times(1.0)), wrong=planted(times(1.02)))
     measured = []
-    real = checks.guard.noise_floor
+    real = guard.noise_floor
 
     def noise_floor(*args: Any, **kwargs: Any) -> Any:
         measured.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(checks.guard, "noise_floor", noise_floor)
+    monkeypatch.setattr(guard, "noise_floor", noise_floor)
     assert run.check("right").passed
     assert measured == []
     assert not run.check("wrong").passed
@@ -505,9 +507,9 @@ def test_what_fails_by_any_noise_floor_is_compared_once(program, monkeypatch):
     """What rounding the weights does is not measured for it, and there is no second look."""
     run = program(wrong=planted(times(3.0), Risk.ROUNDING), right=planted(times(1.0)))
     rounded, looks = [], []
-    real, judge = checks.guard._of_rounding, run.checks._judge
-    monkeypatch.setattr(checks.guard, "_of_rounding", lambda *a: rounded.append(a) or real(*a))
-    monkeypatch.setattr(run.checks, "_judge", lambda calls: looks.append(calls) or judge(calls))
+    real, judge = guard._of_rounding, run.checks._judge.verdict
+    monkeypatch.setattr(guard, "_of_rounding", lambda *a: rounded.append(a) or real(*a))
+    monkeypatch.setattr(run.checks._judge, "verdict", lambda c: looks.append(c) or judge(c))
     checked = run.check_all("wrong", "right")
     assert list(checked.refused) == ["wrong"]
     assert rounded == []
@@ -601,7 +603,7 @@ def test_a_call_that_fails_under_a_boost_is_made_again_as_written(program):
     output = run.model(x)
     after = torch.get_rng_state()
     torch.set_rng_state(drawn)
-    run.checks.on = False
+    run.checks.failed_calls.on = False
     assert torch.equal(output, run.model(x)), "the masks are those of the program"
     assert torch.equal(after, torch.get_rng_state())
     ((ids, reason),) = run.unsound
@@ -774,7 +776,8 @@ def apply(job, target, params):
 boost = types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.MODEL), apply=apply,
     applies=lambda facts, params: None, promise=lambda facts, params: 2.0)
 for name in ("flatout_agent.live.candidates", "flatout_agent.live.recipe",
-             "flatout_agent.live.checks", "flatout_agent.apply.booster"):
+             "flatout_agent.live.recorded_calls", "flatout_agent.live.updates",
+             "flatout_agent.apply.booster"):
     module = sys.modules.get(name)
     if module is not None:
         module.load = lambda boost_id: boost

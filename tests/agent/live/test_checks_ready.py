@@ -44,7 +44,7 @@ def test_what_is_recorded_is_what_is_compared(program):
     verdict = run.check("graphs")
     assert verdict.passed, verdict.reason
     assert verdict.error is not None
-    assert run.checks._idle == {}
+    assert run.checks._judge.idle == {}
     assert calls_of(run).replayed == 2
     assert not run.booster.applied
     assert_unharmed(run)

@@ -18,8 +18,10 @@ from flatout_agent import wire
 from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.job import Job
-from flatout_agent.live import checks, headroom
+from flatout_agent.live import checks, guard, headroom, recorded_calls, updates
+from flatout_agent.live.guard import NOT_COMPARED
 from flatout_agent.live.run import LiveWatch
+from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.speedups import memory_counters
 from guarded import cross_entropy, mlp, record, vectors
 from planted import NO_MEMORY, Program, assert_unharmed, planted, times
@@ -103,8 +105,8 @@ def test_what_the_guard_uses_is_not_the_programs_peak(
 
 def test_nor_is_the_update_that_it_repeats(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = program(boost=update_boost(1.0))
-    own = checks.WeightsBefore.verdict
-    monkeypatch.setattr(checks.Checks, "_own_memory", lambda self: guarding())
+    own = WeightsBefore.verdict
+    monkeypatch.setattr(checks, "beside_the_program", lambda devices: guarding())
     inside: list[bool] = []
 
     @contextlib.contextmanager
@@ -117,7 +119,7 @@ def test_nor_is_the_update_that_it_repeats(program: Any, monkeypatch: pytest.Mon
         assert inside == [True]
         return own(before, apply)
 
-    monkeypatch.setattr(checks.WeightsBefore, "verdict", verdict)
+    monkeypatch.setattr(WeightsBefore, "verdict", verdict)
     assert run.check("boost").error == 0.0
 
 
@@ -152,13 +154,13 @@ def test_memory_of_the_host_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) ->
 def kept_during(run: Program, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Tensors that were copied in each of the program's own calls."""
     found: list[int] = []
-    own = checks.finish
+    own = recorded_calls.finish
 
     def finish(recorded: Any, *args: Any, **kwargs: Any) -> None:
         own(recorded, *args, **kwargs)
         found.append(len(recorded.outputs))
 
-    monkeypatch.setattr(checks, "finish", finish)
+    monkeypatch.setattr(recorded_calls, "finish", finish)
     return found
 
 
@@ -170,7 +172,7 @@ def test_without_room_only_exact_boosts_go_on(program, left, monkeypatch, free, 
     left(free)
     verdict = run.check("boost")
     assert verdict.passed is (risk is Risk.EXACT)
-    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert verdict.reason == f"{NOT_COMPARED}too little GPU memory to compare"
     assert kept == []
     assert_unharmed(run)
 
@@ -197,9 +199,7 @@ def test_a_gradient_that_finds_no_memory_does_not_end_the_programs_backward_pass
     monkeypatch.setattr(torch.Tensor, "clone", clone)
     verdict = run.check("boost")
     assert not verdict.passed
-    assert verdict.reason == (
-        f"{checks.NOT_COMPARED}its gradients cannot be kept: OutOfMemoryError"
-    )
+    assert verdict.reason == (f"{NOT_COMPARED}its gradients cannot be kept: OutOfMemoryError")
     assert_unharmed(run)
 
 
@@ -207,8 +207,8 @@ def test_a_gradient_that_finds_no_memory_does_not_end_the_programs_backward_pass
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (checks, "begin"), (checks, "finish"), (checks.guard, "reference"),
-        (checks.guard, "compare"), (checks.guard, "noise_floor"),
+        (recorded_calls, "begin"), (recorded_calls, "finish"), (guard, "reference"),
+        (guard, "compare"), (guard, "noise_floor"),
     ],
 )  # fmt: skip
 def test_memory_that_the_guard_lacks_is_no_fault_of_flatouts(
@@ -218,7 +218,7 @@ def test_memory_that_the_guard_lacks_is_no_fault_of_flatouts(
     calls = failing(monkeypatch, place, name)
     verdict = run.check("boost")
     assert verdict.passed is (risk is Risk.EXACT)
-    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert verdict.reason == f"{NOT_COMPARED}too little GPU memory to compare"
     assert len(calls) == 1, "nothing more is recorded for this question"
     assert run.recorder._faults == set()
     run.step()
@@ -242,7 +242,7 @@ def test_a_boost_that_runs_out_of_memory_beside_the_guard_has_not_failed(program
     checked = run.check_all("hungry", "other")
     verdict = checked.refused["hungry"]
     assert (verdict.failed, verdict.error) == (False, None)
-    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert verdict.reason == f"{NOT_COMPARED}too little GPU memory to compare"
     assert [candidate.id for candidate in checked.sound] == ["other"]
     assert run.recorder._faults == set()
     assert_unharmed(run)
@@ -297,10 +297,10 @@ def trained(program: Callable[..., Program], boosted: bool, checked: bool) -> Pr
         run.keep("boost")
     run.step()
     if checked:
-        model.full = lambda: bool(run.checks._recording) and run.job.steps > 1
+        model.full = lambda: bool(run.checks._recorded.purpose) and run.job.steps > 1
         verdict = run.check("other")
         assert verdict.passed
-        assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+        assert verdict.reason == f"{NOT_COMPARED}too little GPU memory to compare"
     while len(run.losses) < 5:
         run.step()
     return run
@@ -333,9 +333,9 @@ def test_a_program_that_finds_no_memory_without_the_guard_either_gets_its_own_er
 
 
 def test_of_several_ranks_none_makes_a_call_once_more(program, monkeypatch) -> None:
-    monkeypatch.setattr(checks, "world_size", lambda: 2)
+    monkeypatch.setattr(recorded_calls, "world_size", lambda: 2)
     run = program(Hungry(), boost=planted(times(1.0)))
-    run.model.full = lambda: bool(run.checks._recording) and run.job.steps > 0
+    run.model.full = lambda: bool(run.checks._recorded.purpose) and run.job.steps > 0
     with pytest.raises(torch.OutOfMemoryError):
         run.check("boost")
 
@@ -355,18 +355,18 @@ def test_without_room_no_copy_of_the_weights_is_kept_during_an_update(
     program, left, monkeypatch
 ) -> None:
     run = program(boost=update_boost(1.01))
-    monkeypatch.setattr(checks, "WeightsBefore", lambda *args: pytest.fail("kept"))
+    monkeypatch.setattr(updates, "WeightsBefore", lambda *args: pytest.fail("kept"))
     left(7 * PARAMETERS - 1)
     verdict = run.check("boost")
     assert (verdict.passed, verdict.error) == (True, None)
-    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert verdict.reason == f"{NOT_COMPARED}too little GPU memory to compare"
 
 
 def test_with_room_an_update_is_compared_and_no_call_is_recorded(
     program, left, monkeypatch
 ) -> None:
     run = program(wrong=update_boost(1.01))
-    monkeypatch.setattr(checks, "begin", lambda *args: pytest.fail("recorded"))
+    monkeypatch.setattr(recorded_calls, "begin", lambda *args: pytest.fail("recorded"))
     left(7 * PARAMETERS)
     verdict = run.check("wrong")
     assert not verdict.passed
@@ -376,10 +376,10 @@ def test_with_room_an_update_is_compared_and_no_call_is_recorded(
 @pytest.mark.parametrize("name", ["__init__", "verdict"])
 def test_an_update_without_memory_is_not_compared_again(program, monkeypatch, name) -> None:
     run = program(boost=update_boost(1.0))
-    calls = failing(monkeypatch, checks.WeightsBefore, name)
+    calls = failing(monkeypatch, WeightsBefore, name)
     verdict = run.check("boost")
     assert (verdict.passed, verdict.error) == (True, None)
-    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert verdict.reason == f"{NOT_COMPARED}too little GPU memory to compare"
     assert (len(calls), run.recorder._faults) == (1, set())
 
 
@@ -397,7 +397,7 @@ def test_calls_are_handed_out_on_a_cpu_alone(program, monkeypatch, device, units
         run.step()
         taken += 1
     assert (taken, len(given)) == (units, units)
-    assert not run.checks._recording
+    assert not run.checks._recorded.purpose
     assert run.recorder._faults == set()
 
 

@@ -121,7 +121,7 @@ def test_a_running_program_tells_them_and_trains_on_as_it_would(program) -> None
             break
     assert found.seconds["products"] > 0
     assert found.number > 4
-    assert not run.checks._recording
+    assert not run.checks._recorded.purpose
     assert_unharmed(run)
 
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from flatout_agent.boosts import fast_dropout, fused_loss
 from flatout_agent.boosts import trim_padding as boost
-from flatout_agent.live import checks
+from flatout_agent.live import judge
+from flatout_agent.live.guard import NOT_COMPARED
 from flatout_agent.speedups import padding
 from guarded import Attending
 from planted import Program
@@ -118,12 +119,12 @@ def test_it_is_compared_on_a_batch_with_padding(program):
 
 
 def test_a_model_that_cannot_be_called_without_dropout_does_without_it(program, monkeypatch):
-    monkeypatch.setattr(checks, "can_run_without_dropout", lambda model: False)
+    monkeypatch.setattr(judge, "can_run_without_dropout", lambda model: False)
     run: Program = program(Pooled(True, 0.2), words)
     run.boosts["trim-padding"] = boost
     verdict = run.check("trim-padding")
     assert not verdict.passed
-    assert verdict.reason == f"{checks.NOT_COMPARED}the model cannot be called without dropout"
+    assert verdict.reason == f"{NOT_COMPARED}the model cannot be called without dropout"
 
 
 def test_it_is_refused_alone_of_several(program):

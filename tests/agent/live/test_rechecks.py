@@ -92,7 +92,7 @@ def test_a_look_that_finds_nothing_to_compare_ends(program):
     run.model[0].register_forward_hook(lambda module, args, output: output * 1.5)
     for _ in range(130):
         run.step()
-    assert not run.checks._recording
+    assert not run.checks._recorded.purpose
     assert run.unsound == []
     assert run.rechecks.sound_step == 0, "nothing is known to be sound"
 

@@ -16,11 +16,12 @@ from flatout_agent.boosts import load
 from flatout_agent.live import decide
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.checks import Checked
 from flatout_agent.live.compare import Comparer
+from flatout_agent.live.decisions import BROKEN
 from flatout_agent.live.guard import GuardVerdict
-from flatout_agent.live.recipe import BROKEN, IN_THE_PLAN, STAYS, Tuning
-from flatout_agent.live.state import Tick
+from flatout_agent.live.recipe import IN_THE_PLAN, Tuning
+from flatout_agent.live.state import Checked, Tick
+from flatout_agent.live.trials import STAYS
 from live_program import LiveProgram
 
 FACTS = wire.JobFacts(
@@ -157,7 +158,7 @@ def tune(
             story.send(program.tick())
         except StopIteration:
             return tuning
-    tuning.left_over("the program ended before it could be tried")
+    tuning.decisions.left_over("the program ended before it could be tried")
     return tuning
 
 
@@ -247,7 +248,7 @@ def test_what_leads_when_the_time_is_up_is_kept_if_there_is_little_doubt(
         story.send(program.tick())
     program.clock += 60.0
     assert tuning.budget.ended
-    tuning.out_of_time()
+    tuning.decisions.out_of_time()
     assert kept(tuning) == (list(names) if believed else [])
     if not believed:
         row = program.decided()["bf16-autocast"]
@@ -570,7 +571,7 @@ def begun_again(speeds: Speeds, allowed: Sequence[str], steps: int, times: int) 
             program, *allowed, steps=steps, compared=compared, settled=tuple(settled),
             budget_s=left_s,
         )  # fmt: skip
-        compared = tuning.compared
+        compared = tuning.comparer.compared
         left = {id_ for id_, row in program.decided().items() if row.why_untried}
         settled |= dict.fromkeys(id_ for id_ in program.decided() if id_ not in left)
     return programs
@@ -615,8 +616,8 @@ def fail_under(
     next(story)
     while boost not in program.ids:
         story.send(program.tick())
-    tuning.blame("ValueError: wrong type")
-    tuning.left_over("the program ended before it could be tried")
+    tuning.decisions.blame("ValueError: wrong type")
+    tuning.decisions.left_over("the program ended before it could be tried")
     return program
 
 
@@ -640,7 +641,7 @@ def test_when_a_real_run_fails_what_is_kept_is_not_suspected() -> None:
         program = Program({"bf16-autocast": 2.0})
         tuning = tune(program, "bf16-autocast", stop=stop)
         assert kept(tuning) == ["bf16-autocast"]
-        tuning.blame("ValueError: wrong type")
+        tuning.decisions.blame("ValueError: wrong type")
         assert kept(tuning) == ([] if stop else ["bf16-autocast"])
 
 
@@ -658,8 +659,8 @@ def test_what_is_unclear_when_the_program_ends_is_told_as_not_tried_to_its_end()
     program = Program({})
     tuning = tuning_of(program, "gc-pause")
     answer = decide.Answer("unclear", 1.05, 0.97, 1.14, 6)
-    tuning.open["gc-pause"] = candidate("gc-pause", 1.02), answer
-    tuning.left_over("the program ended before it could be tried")
+    tuning.decisions.open["gc-pause"] = candidate("gc-pause", 1.02), answer
+    tuning.decisions.left_over("the program ended before it could be tried")
     row = program.decided()["gc-pause"]
     assert (row.verdict, row.pairs, row.why_untried) == ("untried", 6, "program_ended")
     assert row.reason == "the program ended: 1.05x so far [0.97-1.14]"
@@ -798,7 +799,7 @@ def test_what_never_took_hold_gets_no_pairs_of_its_own() -> None:
     idle = {"clip-grad": "no clipping", "gc-pause": "only 3 steps: nothing was collected"}
     program.idle = idle.get  # type: ignore[method-assign]
     tuning = tune(program, "bf16-autocast", "clip-grad", "gc-pause", "fused-optimizer")
-    pairs = {row.boosts: len(row.ratios) for row in tuning.compared}
+    pairs = {row.boosts: len(row.ratios) for row in tuning.comparer.compared}
     assert not any("clip-grad" in boosts for boosts in list(pairs)[1:])
     decided = program.decided()
     row = decided["clip-grad"]
@@ -811,7 +812,7 @@ def test_one_that_never_takes_hold_is_let_go_after_a_few_steps() -> None:
     program.idle = lambda boost: "no clipping"  # type: ignore[method-assign]
     tuning = tune(program, "clip-grad")
     assert program.decided()["clip-grad"].verdict == "declined"
-    assert [len(row.ratios) for row in tuning.compared] == [1]
+    assert [len(row.ratios) for row in tuning.comparer.compared] == [1]
 
 
 @pytest.mark.parametrize("reserved_s", [0.0, 10.0])
@@ -824,7 +825,7 @@ def test_a_doubtful_gain_is_left_to_the_confirmation_if_there_is_one(reserved_s:
     with pytest.raises(StopIteration):
         while True:
             story.send(program.tick())
-    (compared,) = tuning.compared
+    (compared,) = tuning.comparer.compared
     assert len(compared.ratios) > 1, "the time that is left is not for anything else"
     assert kept(tuning) == (["gc-pause"] if reserved_s else [])
 
@@ -859,10 +860,10 @@ def answered(answer: decide.Answer) -> Generator[None, Any, decide.Answer]:
 def test_other_parameters_without_a_clear_answer_are_let_go_when_the_time_is_up() -> None:
     tuning = under_way(program := Program({}))
     item = candidate("cpu-threads", 1.02, params={"threads": 0.5}, variant=1)
-    tuning.open["cpu-threads"] = item, decide.Answer("unclear", 1.05, 0.97, 1.14, 6)
+    tuning.decisions.open["cpu-threads"] = item, decide.Answer("unclear", 1.05, 0.97, 1.14, 6)
     program.clock += 21.0
-    assert tuning._next() is None
-    assert tuning.open == {}
+    assert tuning.turns.best() is None
+    assert tuning.decisions.open == {}
     assert program.decided()["cpu-threads"].verdict == "same"
 
 

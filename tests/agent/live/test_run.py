@@ -14,10 +14,9 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.run import LiveWatch
-from flatout_agent.live.state import Tick
+from flatout_agent.live.state import Checked, Tick
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.step_calls import STEPS
@@ -120,7 +119,7 @@ def test_a_throw_away_run_ends_by_itself_when_its_time_is_up(
     monkeypatch.setattr(watch, "end_at_once", lambda: ended.append(True))
     monkeypatch.setattr(watch, "tell", told.append)
     watch.orders = replace(watch.orders, stop=True)
-    watch.tuning.untried = [Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.1)]
+    watch.tuning.decisions.untried = [Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.1)]
     watch.tuning.budget.throw_away, watch.tuning.budget.ends_at = True, watch.now() + 60.0
     ticks = ticks_of(watch)
     watch._send(Tick(0.1, 1, True))

@@ -48,8 +48,8 @@ class Loop:
     def __init__(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, beat: Any = None, **boosts: Any
     ) -> None:
-        for module in ("flatout_agent.live.checks", "flatout_agent.apply.booster"):
-            monkeypatch.setattr(f"{module}.load", boosts.__getitem__)
+        for module in ("live.recorded_calls", "live.updates", "apply.booster"):
+            monkeypatch.setattr(f"flatout_agent.{module}.load", boosts.__getitem__)
         monkeypatch.setattr(live_run, "names", lambda: boosts)
         # Other tests compile in this process.
         monkeypatch.setattr(compile, "in_use", lambda: False)

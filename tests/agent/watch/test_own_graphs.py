@@ -132,7 +132,7 @@ def test_what_is_decided_by_then_stays(live, monkeypatch):
     clip, pause = (Candidate(name, {}, load(name).BOOST, 1.1) for name in ALLOWED)
     for _ in range(3):
         live.step()
-    tuning._looked, tuning.untried, tuning.trying = True, [pause], []
+    tuning._looked, tuning.decisions.untried = True, [pause]
     tuning.state.keep([clip], 1.1, 3)
     live.capture(monkeypatch)
     live.step()
