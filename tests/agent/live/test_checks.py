@@ -26,8 +26,8 @@ from flatout_agent.live import calls, checks, guard, headroom, recorded_calls, u
 from flatout_agent.live.guard import NOT_COMPARED
 from flatout_agent.live.judge import OURS, Judge
 from flatout_agent.live.rechecks import FIRST_RECHECK
-from guarded import Made, conv, cross_entropy, differences, everything, images, mlp, vectors
-from planted import Layer, Program, Shift, assert_unharmed, planted, raising, times
+from guarded import Made, conv, cross_entropy, images, mlp, vectors
+from planted import Program, Shift, assert_unharmed, planted, raising, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -185,7 +185,7 @@ def test_what_is_kept_is_told_as_unchecked_after_one(program, monkeypatch, place
 def test_an_update_that_an_error_of_ours_leaves_unchecked_is_refused(
     program, monkeypatch, place, name
 ):
-    run = with_optimizer(program, "Adam", fused=load_real("fused-optimizer"))
+    run = program(fused=load_real("fused-optimizer"))
     starts = safely(run, run.checks.updates.starts, "optimizer")
     monkeypatch.setattr(run.checks.updates, "starts", starts)
     monkeypatch.setattr(place, name, fails_inside_flatout())
@@ -431,91 +431,6 @@ def test_all_that_is_kept_together(program):
     assert list(run.booster.applied) == ["one", "other"], "both are on as they were"
 
 
-# Several at once ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wrong", [(), ("a",), ("c",), ("b", "d")])
-def test_of_several_boosts_only_the_wrong_ones_are_refused(program, wrong):
-    names = ("a", "b", "c", "d")
-    run = program(**{n: planted(times(1.02 if n in wrong else 1.0)) for n in names})
-    checked = run.check_all(*names)
-    assert set(checked.refused) == set(wrong)
-    assert [candidate.id for candidate in checked.sound] == [n for n in names if n not in wrong]
-    assert checked.verdict.passed
-    assert not run.booster.applied
-    assert_unharmed(run)
-
-
-def test_exact_boosts_are_judged_by_their_own_rule_beside_those_that_round(program):
-    """A bias of 1 % hides in no rounding."""
-    run = program(exact=planted(times(1.01)), rounds=planted(times(1.0), Risk.ROUNDING))
-    checked = run.check_all("exact", "rounds")
-    assert list(checked.refused) == ["exact"]
-    assert [candidate.id for candidate in checked.sound] == ["rounds"]
-
-
-def test_an_exact_boost_that_reorders_much_may_pass_beside_those_that_round(program):
-    def noisy(call: Any) -> Any:
-        """Off by some 1e-4, with either sign: too much for a reordering of this small net."""
-
-        def run(x: Any) -> Any:
-            output = call(x)
-            signs = torch.ones_like(output)
-            signs.view(-1)[::2] = -1
-            return output * (1 + 2e-4 * signs)
-
-        return run
-
-    alone = program(much=planted(noisy))
-    assert not alone.check("much").passed
-    run = program(much=planted(noisy), rounds=planted(times(1.0), Risk.ROUNDING))
-    assert run.check_all("much", "rounds").refused == {}
-
-
-def test_one_that_raises_does_not_damn_the_others(program):
-    run = program(raises=planted(raising(RuntimeError("no kernel"))), right=planted(times(1.0)))
-    checked = run.check_all("raises", "right")
-    assert checked.refused["raises"].failed
-    assert [candidate.id for candidate in checked.sound] == ["right"]
-
-
-def test_an_update_and_a_call_are_checked_in_the_same_step(program):
-    run = program(update=load_real("fused-optimizer"), call=planted(times(1.02)))
-    checked = run.check_all("update", "call")
-    assert list(checked.refused) == ["call"]
-    assert [candidate.id for candidate in checked.sound] == ["update"]
-    assert_unharmed(run)
-
-
-def test_what_passes_by_any_noise_floor_needs_none(program, monkeypatch):
-    run = program(right=planted(times(1.0)), wrong=planted(times(1.02)))
-    measured = []
-    real = guard.noise_floor
-
-    def noise_floor(*args: Any, **kwargs: Any) -> Any:
-        measured.append(args)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(guard, "noise_floor", noise_floor)
-    assert run.check("right").passed
-    assert measured == []
-    assert not run.check("wrong").passed
-    assert measured
-
-
-def test_what_fails_by_any_noise_floor_is_compared_once(program, monkeypatch):
-    """What rounding the weights does is not measured for it, and there is no second look."""
-    run = program(wrong=planted(times(3.0), Risk.ROUNDING), right=planted(times(1.0)))
-    rounded, looks = [], []
-    real, judge = guard._of_rounding, run.checks._judge.verdict
-    monkeypatch.setattr(guard, "_of_rounding", lambda *a: rounded.append(a) or real(*a))
-    monkeypatch.setattr(run.checks._judge, "verdict", lambda c: looks.append(c) or judge(c))
-    checked = run.check_all("wrong", "right")
-    assert list(checked.refused) == ["wrong"]
-    assert rounded == []
-    assert len(looks) == 1
-
-
 def test_a_check_ends_when_all_ranks_have_their_answer(program):
     """Another rank has its answer after five units, and refuses by an old measurement."""
     run, asked = program(right=planted(times(1.0))), []
@@ -530,230 +445,6 @@ def test_a_check_ends_when_all_ranks_have_their_answer(program):
     assert run.check("right").passed
     assert asked[:6] == ["min"] * 5 + ["max"]
     assert set(asked[6:]) == {"min"}, "the second look ends the check"
-
-
-def test_one_that_does_nothing_beside_another_is_compared_without_it(program):
-    """`hidden` is wrong, and finds nothing to do while `wrong` is on."""
-    on: set[str] = set()
-
-    def boost(name: str) -> Any:
-        module = planted(times(1.0))
-
-        def apply(job: Job, target: Any, params: Any) -> Applied:
-            on.add(name)
-            acts = name == "wrong" or "wrong" not in on
-            applied = planted(times(1.05 if acts else 1.0)).apply(job, target, params)
-
-            def undo() -> None:
-                on.discard(name)
-                applied.undo()
-
-            return Applied(undo, lambda: (acts, "" if acts else "nothing to do"))
-
-        module.apply = apply
-        return module
-
-    run = program(wrong=boost("wrong"), hidden=boost("hidden"), right=planted(times(1.0)))
-    checked = run.check_all("wrong", "hidden", "right")
-    assert set(checked.refused) == {"wrong", "hidden"}
-
-
-# Errors under a boost ---------------------------------------------------------------------------
-
-
-class Flaky(nn.Module):
-    """Raises what the program itself raises."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.drop = nn.Linear(20, 10), nn.Dropout(0.2)
-        self.error: Exception | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.drop(self.body(x))
-        if self.error is not None:
-            raise self.error
-        return found
-
-
-def fails_after(calls: int) -> Layer:
-    left = [calls]
-
-    def layer(call: Any) -> Any:
-        def run(*args: Any) -> Any:
-            left[0] -= 1
-            torch.rand(3)
-            if left[0] < 0:
-                raise torch.OutOfMemoryError("no memory left")
-            return call(*args)
-
-        return run
-
-    return layer
-
-
-def test_a_call_that_fails_under_a_boost_is_made_again_as_written(program):
-    run = program(Flaky(), flaky=planted(fails_after(0)), right=planted(times(1.0)),
-                  update=load_real("fused-optimizer"))  # fmt: skip
-    run.keep("flaky", "right")
-    run.kept.append(run.candidate("update"))
-    assert run.booster.on(run.kept[-1].order) is None
-    x, y = vectors()
-    drawn = torch.get_rng_state()
-    output = run.model(x)
-    after = torch.get_rng_state()
-    torch.set_rng_state(drawn)
-    run.checks.failed_calls.on = False
-    assert torch.equal(output, run.model(x)), "the masks are those of the program"
-    assert torch.equal(after, torch.get_rng_state())
-    ((ids, reason),) = run.unsound
-    assert ids == ["flaky", "right"], "an optimizer's boost is not at fault"
-    assert reason == "a call failed under it: OutOfMemoryError: no memory left"
-    cross_entropy(output, y).backward()
-
-
-def test_the_programs_own_error_reaches_it_unchanged(program):
-    run = program(Flaky(), right=planted(times(1.0)))
-    run.keep("right")
-    own = run.model.error = KeyError("mine")
-    with pytest.raises(KeyError) as raised:
-        run.model(vectors()[0])
-    assert raised.value is own
-    assert raised.value.__context__ is None
-    assert raised.traceback[-1].name == "forward"
-    assert run.unsound == []
-    assert list(run.booster.applied) == ["right"], "it is on as it was"
-    run.model.error = None
-    run.step()
-
-
-def test_an_interrupt_is_not_held_up(program):
-    run = program(Flaky(), right=planted(times(1.0)))
-    run.keep("right")
-    run.model.error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        run.model(vectors()[0])
-
-
-# Updates ----------------------------------------------------------------------------------------
-
-
-def optimizer_boost(change: Callable[[Any], None]) -> Any:
-    def apply(job: Job, target: Any, params: Any) -> Applied:
-        own = [dict(group) for group in target.param_groups]
-        change(target)
-
-        def undo() -> None:
-            for group, before in zip(target.param_groups, own, strict=True):
-                group.update(before)
-
-        return Applied(undo)
-
-    return types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.OPTIMIZER), apply=apply)
-
-
-def larger(optimizer: Any) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] *= 1.01
-
-
-def breaks(optimizer: Any) -> None:
-    optimizer.param_groups[0]["lr"] = 99.0
-    raise ValueError("no")
-
-
-OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
-    "Adam": lambda p: torch.optim.Adam(p, 1e-3),
-    "AdamW": lambda p: torch.optim.AdamW(p, 1e-3, weight_decay=0.1),
-    "AdamW, small steps": lambda p: torch.optim.AdamW(p, 1e-6),
-    "amsgrad": lambda p: torch.optim.Adam(p, 1e-3, amsgrad=True),
-    "SGD": lambda p: torch.optim.SGD(p, 0.1),
-    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
-    "Adagrad": lambda p: torch.optim.Adagrad(p, 0.01),
-}
-
-
-def with_optimizer(program: Any, kind: str, **boosts: Any) -> Program:
-    run = program(**boosts)
-    run.optimizer = OPTIMIZERS[kind](run.model.parameters())
-    run.optimizers = [run.optimizer]
-    for _ in range(3):
-        run.step()
-    return run
-
-
-def state(run: Program) -> dict[str, Any]:
-    found = everything(run.model)
-    for number, parameter in enumerate(run.model.parameters()):
-        for name, value in run.optimizer.state[parameter].items():
-            found[f"{number} {name}"] = value.clone() if torch.is_tensor(value) else value
-    for number, group in enumerate(run.optimizer.param_groups):
-        found[f"group {number}"] = {k: v for k, v in group.items() if k != "params"}
-    return found
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_fused_update_passes_and_leaves_no_trace(program, kind):
-    compared = with_optimizer(program, kind, fused=load_real("fused-optimizer"))
-    verdict = compared.check("fused")
-    assert verdict.passed, verdict.reason
-    assert verdict.error is not None
-    steps = len(compared.losses)
-    never = with_optimizer(program, kind)
-    for _ in range(steps - 3):
-        never.step()
-    mine, theirs = state(compared), state(never)
-    ids = [name for name in mine if name.endswith((" id", " version"))]
-    for name in ids:
-        del mine[name], theirs[name]
-    assert [n for n in differences(mine, theirs) if "." not in n or "weight" in n] == []
-    assert compared.losses == never.losses
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_wrong_update_is_refused(program, kind):
-    run = with_optimizer(program, kind, wrong=optimizer_boost(larger))
-    verdict = run.check("wrong")
-    assert not verdict.passed, verdict.reason
-    assert run.optimizer.param_groups[0]["lr"] == OPTIMIZERS[kind](
-        [nn.Parameter(torch.zeros(1))]
-    ).param_groups[0]["lr"]  # fmt: skip
-
-
-def test_an_update_that_raises_is_dropped(program):
-    run = with_optimizer(program, "Adam", raises=optimizer_boost(breaks))
-    verdict = run.check("raises")
-    assert (verdict.failed, verdict.reason) == (True, "ValueError: no")
-    assert run.optimizer.param_groups[0]["lr"] == 1e-3
-
-
-def test_one_wrong_optimizer_of_two_is_enough(program):
-    def first_only(optimizer: Any) -> None:
-        if optimizer is run.optimizer:
-            larger(optimizer)
-
-    run = program(wrong=optimizer_boost(first_only))
-    other = nn.Linear(20, 10)
-    run.optimizers.append(torch.optim.SGD(other.parameters(), 0.1))
-
-    def step() -> None:
-        x, y = vectors()
-        run.backward(cross_entropy(run.model(x) + other(x), y))
-        run.update()
-
-    assert not run.check("wrong", step).passed
-
-
-def test_an_update_of_nothing_tells_nothing(program):
-    run = program(wrong=optimizer_boost(larger))
-    run.optimizer.param_groups[0]["lr"] = 0.0
-    rates = iter([0.0, 0.0, 0.05, 0.05])
-
-    def step() -> None:
-        run.optimizer.param_groups[0]["lr"] = next(rates)
-        run.step()
-
-    assert not run.check("wrong", step).passed
 
 
 # Real processes ---------------------------------------------------------------------------------
@@ -932,16 +623,6 @@ def test_in_a_process_the_programs_own_error_is_its_own(tmp_path):
     assert "flatout_agent" not in done.stderr
     assert "During handling" not in done.stderr
     assert "RuntimeError: mat1 and mat2" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("outside", [True, False])
-def test_whether_a_boost_of_the_loss_takes_hold_is_not_known_after_a_call(program, outside):
-    def apply(job: Any, target: Any, params: Any) -> Applied:
-        return Applied(lambda: None, lambda: (False, "no loss was seen"))
-
-    identity = Boost("0", Risk.EXACT, Moment.MODEL, outside_calls=outside)
-    run = program(loss=types.SimpleNamespace(BOOST=identity, apply=apply))
-    assert run.check_all("loss").idle == ({} if outside else {"loss": "no loss was seen"})
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.02])
