@@ -202,8 +202,7 @@ class TrainStep:
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)
             undo, self._fit.free = self._passes.undo, self._free_graph
-            rest: dict[str, Any] = {"loss_fn": self._loss_fn, "average": lambda: self.ema}
-            return WholeStep(self._body, *parts, undo=undo, **rest)
+            return WholeStep(self._body, *parts, loss_fn=self._loss_fn, undo=undo)
         return None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -233,7 +232,7 @@ class TrainStep:
         except NonfiniteError:
             problems.check_filled(batch)  # the mean of an empty batch is NaN
             raise
-        self._advance(loss, taken)
+        self._advance(taken)
         return loss
 
     def _first(self, batch: Any) -> Tensor:
@@ -256,7 +255,7 @@ class TrainStep:
         self._calls += 1
         self._checked = True
         if group.alone:
-            self._advance(loss, self._take(loss))
+            self._advance(self._take(loss))
         elif group.count == group.every:
             self._end_group()
         return loss
@@ -277,14 +276,14 @@ class TrainStep:
             correction = group.correction()
         group.clear()
         taken = self._update.take(loss, correction)
-        self._advance(loss, taken)
+        self._advance(taken)
         return taken
 
-    def _advance(self, loss: Tensor, taken: bool, averaged: bool = False) -> None:
-        """The actions after a step. averaged: the average has already moved."""
+    def _advance(self, taken: bool) -> None:
+        """The actions after a step."""
         if taken and self.scheduler is not None:
             self.scheduler.step()
-        if taken and self.ema is not None and not averaged:
+        if taken and self.ema is not None:
             self.ema.update_parameters(self._bare)
 
     def flush(self) -> bool:
@@ -317,8 +316,6 @@ class TrainStep:
         outputs = {"loss": loss, "grad_norm": norm, "row": row}
         if not stepped:
             outputs["left out"] = row
-        elif self.ema is not None and self.ema.move(self._bare):
-            outputs["averaged"] = row  # every replay of this recording moves the average too
         return outputs
 
     def _after_graph(self, outputs: dict[str, Tensor]) -> Tensor:
@@ -326,10 +323,8 @@ class TrainStep:
         row = outputs["row"].clone()
         update = self._device_update()
         update.steps += 1
-        if "averaged" in outputs and self.ema is not None:
-            self.ema.count()
         update.record([row[0], row[1]], row[2:] if len(row) > 2 else None)
-        self._advance(row[0], "left out" not in outputs, averaged="averaged" in outputs)
+        self._advance("left out" not in outputs)
         return row[0]
 
     def _device_update(self) -> DeviceUpdate:
