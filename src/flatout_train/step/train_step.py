@@ -53,8 +53,9 @@ def train_step(
     clip_norm=1.0)`; then `loss = step(batch)` for each batch is the whole loop. TrainStep documents
     the arguments.
 
-    Raises UsageError here, on the first call, or in place of an error raised by torch: it names
-    what is wrong (the parameter, the tensor with its shape, dtype and device) and how to fix it.
+    Raises UsageError here or on the first call: it names what is wrong (the parameter, the tensor
+    with its shape) and how to fix it. An error of torch has a note with the shapes, dtypes and
+    devices of batch and model; `flatout.explain()` has its cure.
     """
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)

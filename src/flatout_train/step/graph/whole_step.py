@@ -70,10 +70,10 @@ class WholeStep:
     `body` does everything of one optimizer step on the device: gradients to None, forward,
     backward, clipping and `optimizer.step()`; no scheduler, no average, no decision on the host.
     `run(batch)` either does the whole step and returns the body's tensors, or does nothing and
-    returns None, so the caller runs `body(batch)`. For each batch shape, the first two steps are left to the caller, the third runs
-    on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at once,
-    and the rest are replays: each call is one step, none is lost or done twice. The next call
-    overwrites the returned tensors.
+    returns None, so the caller runs `body(batch)`. For each batch shape, the first two steps are
+    left to the caller, the third runs on a side stream as `torch.cuda.graph` requires, the fourth
+    is recorded and replayed at once, and the rest are replays: each call is one step, none is lost
+    or done twice. The next call overwrites the returned tensors.
 
     Learning rates that a scheduler or the user writes to `optimizer.param_groups` reach the
     recording. Another shape, another value of another hyperparameter, `model.eval()` of a part, a
