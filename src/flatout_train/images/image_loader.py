@@ -11,7 +11,7 @@ device: "auto" is `flatout.device()`.
 workers: threads that read and decode; "auto" is one per core available to this process. Decoders
     release the GIL, so threads decode in parallel and share caches and batches.
 seed: seed of the order and of all random augmentation: the same seed gives the same batches,
-    whatever the number of workers, the decoder on the CPU, or the content of the cache.
+    whatever the number of workers or the content of the cache.
 augment: "auto": in training a random resized crop and flip, else none. "flip": centre crop,
     flipped at random. "none". Or a function from the uint8 batch [n, 3, size, size] on the device
     to one of n images in [0, 255], called after cropping ("auto"), in the program's own thread.
@@ -20,9 +20,9 @@ color_jitter: maximum change of brightness, contrast and saturation, in [0, 1], 
 cache: "auto": keep the decoded pictures in host memory if they fit (`notes["cache"]` says whether
     and why). "host": keep them whatever the room. False: no cache. Cached pictures are at most
     twice `size` (256/224 where that does not fit).
-decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
-labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
-    `flatout_train.images.folder.find`), or None for the class folders.
+decoder: "pillow" (on the CPU), "torchvision:cuda" (on an NVIDIA GPU), or "auto": on the GPU where
+    that is faster (`notes["decoder"]` has the rates).
+labels: a mapping from a picture's name below `folder` to its label, or None for the class folders.
 classes: the class names in order, such as another loader's `classes`: for a validation folder in
     which a class has no pictures.
 drop_last: drop the last batch of an epoch if it is short, or None to do so only in training.
@@ -180,7 +180,6 @@ class ImageSource:
         reader = Reader(
             self.pictures,
             settings.cuts,
-            decoder=probe.decoder,
             decodes_on_device=probe.device_decoder is not None and kept is None,
             canvas=chosen.canvas,
             canvases=None if kept is None else Canvases(count, kept),
@@ -281,5 +280,5 @@ class ImageLoader(EpochLoader):
             self.notes["resume"] = (
                 f"decoded by {state['decoder']} before and by {decoder} now: pixels differ by 1 or "
                 "2 levels, on a GPU by 25 and more at colour edges (a JPEG file has one colour for "
-                "2x2 pixels: nvJPEG repeats it, decoders on the host interpolate)"
+                "2x2 pixels: nvJPEG repeats it, Pillow interpolates)"
             )

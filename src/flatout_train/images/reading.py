@@ -19,9 +19,8 @@ from flatout_train.images.decoding import (
     MAX_PIXELS,
     Box,
     CorruptError,
-    Decoder,
     Picture,
-    open_picture,
+    PillowPicture,
     scaled,
 )
 from flatout_train.images.folder import ImageFiles
@@ -94,13 +93,12 @@ class Reader:
         pictures: ImageFiles,
         cuts: Cuts,
         *,
-        decoder: Decoder,
         decodes_on_device: bool = False,
         canvas: Side | None = None,
         canvases: Canvases | None = None,
         replace: bool = True,
     ) -> None:
-        self.pictures, self.cuts, self.decoder = pictures, cuts, decoder
+        self.pictures, self.cuts = pictures, cuts
         self.decodes_on_device = decodes_on_device
         self.canvas, self.canvases = canvas, canvases
         self.replace = replace
@@ -176,7 +174,7 @@ class Reader:
             if header is not None and for_device(header):
                 encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
                 return Item(at, encoded, header.height * header.width)
-        picture = open_picture(data, self.decoder)
+        picture = PillowPicture(data)
         if self.canvas is None:
             slot.copy_(augmenting.cut(picture, self.cuts, draws))
             return Item(at)
