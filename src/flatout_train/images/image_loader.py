@@ -59,7 +59,7 @@ from flatout_train.images.finishing import Finisher
 from flatout_train.images.folder import ImageFiles, Labels
 from flatout_train.images.pipeline import Pipeline
 from flatout_train.images.probing import ImageProbe, probe
-from flatout_train.images.reading import Reader, Skipped
+from flatout_train.images.reading import Reader, SkippedImage, summary
 from flatout_train.loader.epochs import BatchMark, EpochLoader, Marked
 from flatout_train.loader.sampling import IndexOrder, World, world
 
@@ -206,13 +206,12 @@ class ImageSource:
 
     def _report(self) -> None:
         """Warn of the pictures that were found corrupt since the last warning."""
-        skipped = self.pipeline.reader.skipped
-        new, self._reported = len(skipped) - self._reported, len(skipped)
+        skipped = list(self.pipeline.reader.skipped.values())
+        new, self._reported = skipped[self._reported :], len(skipped)
         if new:
-            named = skipped.named[-new:] if new <= len(skipped.named) else skipped.named
             warnings.warn(
-                f"image_loader: {new} pictures of {self.pictures.folder} cannot be read and were "
-                f"skipped in this epoch, such as {skipped.summary(named)}; .skipped lists them",
+                f"image_loader: {len(new)} pictures of {self.pictures.folder} cannot be read and "
+                f"were skipped in this epoch, such as {summary(new)}; .skipped lists them",
                 stacklevel=4,
             )
 
@@ -237,9 +236,8 @@ class ImageLoader(EpochLoader):
     """Result of `flatout.image_loader`. `len()`: batches per epoch, for this rank.
 
     `classes`: names; `class_to_index`: name -> label. `skipped`: the pictures that could not be
-    read, with `path` and `reason`; its `len()` counts all of them. `notes` says what was chosen and
-    why: "decoder", "cache", "augment", "workers", "pictures". After `close()` it cannot be iterated
-    any more.
+    read, with `path` and `reason`. `notes` says what was chosen and why: "decoder", "cache",
+    "augment", "workers", "pictures". After `close()` it cannot be iterated any more.
     """
 
     name = "image_loader"
@@ -253,9 +251,9 @@ class ImageLoader(EpochLoader):
         self.class_to_index = {name: index for index, name in enumerate(self.classes)}
 
     @property
-    def skipped(self) -> Skipped:
-        """Pictures that could not be read: iterate for path and reason; `len()` counts all."""
-        return self._images.pipeline.reader.skipped
+    def skipped(self) -> list[SkippedImage]:
+        """The pictures that could not be read, with path and reason."""
+        return list(self._images.pipeline.reader.skipped.values())
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches that were yielded; any number of ranks can load it.

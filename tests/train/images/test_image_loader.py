@@ -247,19 +247,6 @@ def test_mostly_corrupt_pictures_are_an_error_that_names_some(tmp_path: Path) ->
         passed(loader(root))
 
 
-def test_among_many_the_names_of_the_skipped_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flatout_train.images.reading.NAMED", 2)
-    root = folder(tmp_path, 2, 6)
-    for number in range(4):
-        (root / f"c0/{number}.jpg").write_bytes(b"broken")
-    one = loader(root)
-    with pytest.warns(UserWarning, match="4 pictures"):
-        passed(one)
-    assert (len(one.skipped), len(list(one.skipped))) == (4, 2)
-
-
 @pytest.mark.skipif(
     sys.platform == "win32" or os.geteuid() == 0, reason="everything is readable here"
 )
