@@ -147,43 +147,18 @@ def check_parameters(model: nn.Module, loss_fn: Any, optimizer: torch.optim.Opti
     missing = {name: parameter for name, parameter in trainable.items() if id(parameter) not in ids}
     foreign = [parameter for parameter in held if id(parameter) not in own]
     if missing and foreign:
-        raise _foreign(missing, foreign, len(trainable))
+        amount = "none" if len(missing) == len(trainable) else "not all"
+        raise UsageError(
+            f"the optimizer holds {amount} of the model's trainable parameters (not "
+            f"{_listed(missing)}): it was created for another model, or before this one was moved, "
+            "sharded or given other tensors. Create it from model.parameters() after "
+            "model.to(device) and fully_shard(model)"
+        )
     if missing:
         raise UsageError(
-            f"{_count(len(missing), 'parameter')} of the model {_are(len(missing))} not in the "
-            f"optimizer: {_listed(missing)}. Add them to it, or freeze them with "
-            "requires_grad_(False)"
+            f"the optimizer lacks {len(missing)} of the model's parameters: {_listed(missing)}. "
+            "Add them to it, or freeze them with requires_grad_(False)"
         )
-
-
-def _foreign(missing: dict[str, Any], foreign: list[Any], trainable: int) -> UsageError:
-    shapes = {tuple(parameter.shape) for parameter in foreign}
-    moved = [name for name, parameter in missing.items() if tuple(parameter.shape) in shapes]
-    all_of_them = len(missing) == trainable
-    if len(moved) < len(missing):
-        cause = "it was created for another model"
-    else:
-        name = moved[0]
-        shape = tuple(missing[name].shape)
-        other = next(parameter for parameter in foreign if tuple(parameter.shape) == shape)
-        if other.device != missing[name].device or type(other) is not type(missing[name]):
-            cause = "it was created before the model was moved, so it still holds the old tensors"
-        else:
-            cause = "it was created for another model, or before the model's tensors were replaced"
-    amount = "none" if all_of_them else "not all"
-    return UsageError(
-        f"the optimizer holds {amount} of the model's trainable parameters "
-        f"(not {_listed(missing)}): {cause}. Create it from model.parameters() after "
-        "model.to(device) and fully_shard(model)"
-    )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _listed(named: dict[str, Any]) -> str:

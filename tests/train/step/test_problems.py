@@ -88,7 +88,7 @@ def test_schedulers() -> None:
 def test_parameters_that_the_optimizer_lacks() -> None:
     model = network()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
-    with pytest.raises(UsageError, match=r"2 parameters .* 2\.weight \[3, 6\], 2\.bias \[3\]"):
+    with pytest.raises(UsageError, match=r"lacks 2 of .* 2\.weight \[3, 6\], 2\.bias \[3\]"):
         flatout.train_step(model, F.cross_entropy, optimizer)
     for parameter in model[2].parameters():
         parameter.requires_grad_(False)
@@ -97,26 +97,10 @@ def test_parameters_that_the_optimizer_lacks() -> None:
 
 def test_an_optimizer_of_another_model() -> None:
     model = network()
-    with pytest.raises(UsageError, match=r"none of .* created for another model\. Create it"):
+    with pytest.raises(UsageError, match=r"none of .* created for another model, or"):
         flatout.train_step(model, F.cross_entropy, sgd(nn.Linear(2, 2)))
-    with pytest.raises(UsageError, match="before the model's tensors were replaced"):
+    with pytest.raises(UsageError, match="or before this one was moved"):
         flatout.train_step(model, F.cross_entropy, sgd(copy.deepcopy(model)))
-
-
-def test_an_optimizer_made_before_the_model_was_moved() -> None:
-    model = network()
-    optimizer = sgd(model)
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    try:
-        model.to("meta")
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(False)
-    with pytest.raises(UsageError, match="on the meta device"):
-        flatout.train_step(model, F.cross_entropy, optimizer)
-    model.to_empty(device="cpu")
-    stale = torch.optim.SGD([nn.Parameter(each.to("meta")) for each in model.parameters()], lr=0.1)
-    with pytest.raises(UsageError, match=r"created before the model was moved.*after model\.to"):
-        flatout.train_step(model, F.cross_entropy, stale)
 
 
 def test_parameters_of_the_loss_belong_to_the_optimizer() -> None:
