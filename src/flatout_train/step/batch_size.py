@@ -25,7 +25,6 @@ from flatout_agent.speedups.memory_counters import peak_resident_bytes
 from flatout_train.checkpoint import random_states
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import empty_cache, is_out_of_memory, let_go
-from flatout_train.step.ranks import Ranks
 
 if TYPE_CHECKING:
     from flatout_train.step.train_step import TrainStep
@@ -76,7 +75,7 @@ class HostPeak:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """Result of `find_batch_size`; sizes are samples per call of the step (and per rank)."""
+    """Result of `find_batch_size`; sizes are samples per call of the step."""
 
     largest: int
     """The largest size that fitted without a split, within the limits of `find_batch_size`."""
@@ -106,14 +105,13 @@ def find_batch_size(
 
     Nothing is left behind, even when `make_batch` or the model raises: weights, optimizer,
     scheduler, EMA, random states, histories and counters are restored (from copies in host
-    memory), gradients are None, and allocated memory is freed. The ranks of a
-    DistributedDataParallel model call it together and get the same results: the size that fits on
-    all of them, and the rate of the slowest.
+    memory), gradients are None, and allocated memory is freed.
 
     Batch normalisation over single vectors needs start=2: it cannot train on one sample.
 
-    Raises UsageError for an invalid `start` or `limit`, within an accumulation group, and for
-    FSDP, whose layers communicate; torch.OutOfMemoryError if not even one sample fits.
+    Raises UsageError for an invalid `start` or `limit`, within an accumulation group, and for a
+    model of several ranks: search before it is wrapped. torch.OutOfMemoryError if not even one
+    sample fits.
     """
     if start < 1 or (limit is not None and limit < start):
         raise UsageError(
@@ -124,30 +122,27 @@ def find_batch_size(
             f"the step is in the middle of an accumulation group ({step.pending} calls so far): "
             "call step.flush() first, or search before training"
         )
-    with _without_trace(step) as ranks:
-        return _Search(step, make_batch, ranks, start, limit).run()
+    if step._group.ranks is not None:
+        raise UsageError(
+            "several ranks share this model, and none can try a size by itself: search with the "
+            "model on one device, before DistributedDataParallel or fully_shard wraps it"
+        )
+    with _without_trace(step):
+        return _Search(step, make_batch, start, limit).run()
 
 
 @contextlib.contextmanager
-def _without_trace(step: TrainStep) -> Iterator[Ranks | None]:
+def _without_trace(step: TrainStep) -> Iterator[None]:
     """Within it `step` may be called; afterwards it and everything it holds are restored.
 
     Weights, buffers and the optimizer's state are copied to host memory. The first two are written
     back into the same tensors, the last is loaded as from a checkpoint; gradients end as None. No
-    graph is captured, and the ranks, which it yields, do not communicate. Raises UsageError for
-    FSDP, whose communication cannot be disabled.
+    graph is captured.
     """
-    ranks = step._group.ranks
-    if ranks is not None and not ranks.can_reduce:
-        raise UsageError(
-            "the layers of an FSDP model communicate in every pass, so no rank can try a size by "
-            "itself: run find_batch_size with the model on one device"
-        )
     snapshot = _Snapshot(step)
     try:
-        step._graph_step, step._group.ranks = None, None
-        with contextlib.nullcontext() if ranks is None else ranks.context(last=False):
-            yield ranks
+        step._graph_step = None
+        yield
     finally:
         snapshot.restore()
         del snapshot
@@ -200,17 +195,12 @@ def _own(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Search:
-    """One search; with several ranks, each takes the same decisions."""
+    """One search."""
 
     def __init__(
-        self,
-        step: TrainStep,
-        make_batch: Callable[[int], Any],
-        ranks: Any,
-        start: int,
-        limit: int | None,
+        self, step: TrainStep, make_batch: Callable[[int], Any], start: int, limit: int | None
     ) -> None:
-        self.step, self.make_batch, self.ranks = step, make_batch, ranks
+        self.step, self.make_batch = step, make_batch
         self.start, self.limit = start, sys.maxsize if limit is None else limit
         self.rates: dict[int, float] = {}
         self.without_gain = 0
@@ -252,7 +242,7 @@ class _Search:
         return largest, size
 
     def _fits(self, size: int) -> bool:
-        """Whether a whole step of this size succeeds, on all ranks."""
+        """Whether a whole step of this size succeeds."""
         failure: Exception | None = None
         with HostPeak() as peak:
             try:
@@ -270,7 +260,7 @@ class _Search:
         if failure is not None:
             let_go(failure, self.step.device)
             self.failure = failure
-        return self._on_all(failure is None)
+        return failure is None
 
     def _time(self, size: int) -> None:
         """Measure the rate of a size that fits."""
@@ -281,8 +271,6 @@ class _Search:
             seconds = median(self._seconds(batch, calls) for _ in range(REPEATS)) / calls
             self.step.flush()
         rate = size / seconds
-        if self.ranks is not None:
-            rate = -self.ranks.largest(-rate, self.step.device)
         best = max(self.rates.values(), default=0.0)
         self.rates[size] = rate
         self.without_gain = 0 if rate > GAIN * best else self.without_gain + 1
@@ -302,18 +290,12 @@ class _Search:
         elif device.type != "cpu":
             torch.get_device_module(device).synchronize(device)
 
-    def _on_all(self, success: bool) -> bool:
-        if self.ranks is None:
-            return success
-        return bool(self.ranks.largest(0.0 if success else 1.0, self.step.device) == 0.0)
-
     def _host_would_fill(self) -> bool:
         """Whether twice the size may take more host memory than is available."""
         available = spare_memory()
         now = self.peaks[-1]
         grown = now - self.peaks[0] if len(self.peaks) > 1 else now
-        fits = available is None or now + 2 * max(grown, 0) < HOST_SHARE * available
-        return not self._on_all(fits)
+        return available is not None and now + 2 * max(grown, 0) >= HOST_SHARE * available
 
 
 def _give_back() -> None:

@@ -187,7 +187,7 @@ class TrainStep:
     def _make_graph_step(self) -> WholeStep | None:
         """The step as one graph if it can be captured, else None, with the reason noted."""
         choice = self._choices.graph
-        if choice in (False, "no", "False"):
+        if choice is False:
             self._graph_note = "no: requested"
         elif self.device.type != "cuda":
             on = "CPU" if self.device.type == "cpu" else self.device.type
