@@ -2,7 +2,7 @@
 
 Batches of 1 to 8 in float32: a loop by hand, `train_step` without and with the graph, and for
 batches of one an expert's loop (`torch.compile(mode="reduce-overhead")`, fused optimizer), in turn
-in one process. And what an average of the weights costs within the graph, and what `step()` costs
+in one process. And what an average of the weights costs beside the graph, and what `step()` costs
 beyond the same calls by hand at about 4 ms a step. `python gpu_launches.py <part>` prints a line of
 JSON after each case.
 """

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
-from flatout_train.step.averaging import Average
 from flatout_train.step.graph.whole_step import WholeStep
 
 CPU = torch.device("cpu")
@@ -100,7 +99,6 @@ def main() -> None:
     runs: dict[str, Callable[[], Any]] = {}
     for name, blocks in BLOCKS.items():
         runs[name] = replaying(Network(blocks))
-        runs[f"{name}_ema"] = replaying(Network(blocks), 0.999)
     for name, make in SCHEDULERS.items():
         optimizer = groups(Network(1))
         runs[name] = make(optimizer).step
@@ -137,10 +135,9 @@ def groups(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(split, lr=1e-3, fused=True)
 
 
-def replaying(model: nn.Module, decay: float | None = None) -> Callable[[], Any]:
-    """`WholeStep.run` of one batch, when it replays; with a decay the weights are averaged."""
+def replaying(model: nn.Module) -> Callable[[], Any]:
+    """`WholeStep.run` of one batch, when it replays."""
     optimizer, loss_fn = groups(model), nn.CrossEntropyLoss()
-    average = None if decay is None else Average(model, decay)
     tokens = torch.randint(0, VOCABULARY, (2, TOKENS))
 
     def body(batch: Any) -> dict[str, Tensor]:
@@ -148,19 +145,12 @@ def replaying(model: nn.Module, decay: float | None = None) -> Callable[[], Any]
         loss = loss_fn(model(batch[0]).flatten(0, 1), batch[1].flatten())
         loss.backward()
         optimizer.step()
-        if average is not None:
-            average.move(model)
         return {"loss": loss.detach()}
 
-    whole = WholeStep(
-        body, model, optimizer, CPU, loss_fn=loss_fn, average=lambda: average, recorder=Recorder()
-    )
+    whole = WholeStep(body, model, optimizer, CPU, loss_fn=loss_fn, recorder=Recorder())
 
     def run() -> Any:
-        done = whole.run((tokens, tokens))
-        if average is not None:
-            average.count()
-        return done
+        return whole.run((tokens, tokens))
 
     for _ in range(5):
         if run() is None:

@@ -1,10 +1,10 @@
-"""flatout.toml, the plan of `flatout tune`, as the choices of a step and of its loader."""
+"""flatout.toml, the plan of `flatout tune`, as the choices of a step."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
     "frozen-bf16": "call a model that is not trained in torch.autocast where its result is made",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
+    "loader-pin-memory": "flatout.loader pins what it copies to a device",
+    "loader-workers": "flatout.loader chooses its workers: pass it workers= for these",
     "trim-padding": "pad each batch to its longest row where it is made",
     "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
 }
@@ -65,8 +67,8 @@ class StepPlan:
     fused: bool = True
     starts: tuple[tuple[str, dict[str, Any]], ...] = ()
     """(boost, params) for `begin`."""
-    loader: dict[str, Any] = field(default_factory=dict)
-    """For `flatout.loader`: workers, prefetch_factor, pin_memory."""
+    workers: Any = 0
+    """The loader's workers: cpu-threads leaves them cores."""
     ignored: tuple[tuple[str, str], ...] = ()
     """(boost, why it does not apply to a step)"""
 
@@ -108,7 +110,7 @@ def begin(plan: StepPlan, job: Job | None = None) -> StartedBoosts:
     each step is done after each optimizer's `step()`.
     """
     job = Job() if job is None else job
-    loader = _Loader(plan.loader.get("workers"))
+    loader = _Loader(plan.workers)
     job.loaders.append(loader)
     undos: list[Callable[[], None]] = []
     declined: dict[str, str] = {}
@@ -160,10 +162,6 @@ def _step_plan(plan: WrittenPlan) -> StepPlan:
         graph=True if "cuda-graphs" in planned else None,
         fused="fused-optimizer" in planned,
         starts=tuple((boost_id, planned[boost_id]) for boost_id in planned if boost_id in STARTED),
-        loader={
-            **({"workers": "auto"} if "loader-workers" in planned else {}),
-            **planned.get("loader-workers", {}),
-            **({"pin_memory": True} if "loader-pin-memory" in planned else {}),
-        },
+        workers=planned.get("loader-workers", {}).get("workers", 0),
         ignored=tuple(ignored.items()),
     )

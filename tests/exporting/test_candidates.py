@@ -23,8 +23,6 @@ def tried(settings: ExportSettings) -> set[str]:
 def test_by_default_whatever_rounds_but_nothing_quantised() -> None:
     assert tried(SETTINGS) == {
         "eager",
-        "eager-best",
-        "eager-best-bf16",
         "aoti",
         "aoti-bf16",
         "compile",
@@ -38,7 +36,7 @@ def test_by_default_whatever_rounds_but_nothing_quantised() -> None:
 
 def test_exact_and_int8() -> None:
     exact = tried(replace(SETTINGS, exact=True))
-    assert exact == {"eager", "eager-best", "aoti", "compile", "onnxruntime", "openvino"}
+    assert exact == {"eager", "aoti", "compile", "onnxruntime", "openvino"}
     allowed = tried(replace(SETTINGS, allow=("int8",)))
     assert allowed >= {"onnxruntime-int8", "openvino-int8"}
 

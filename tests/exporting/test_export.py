@@ -19,7 +19,6 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.exported import BuildState, ExportResult, ExportSettings, Goal
 from flatout_programs import backends
 
-QUICK = ("eager", "eager-best")
 BARE = """
 import sys
 sys.path.insert(0, "artefact")
@@ -45,7 +44,7 @@ print("torch" in sys.modules)
 
 
 def settings(folder: Path, **options: object) -> ExportSettings:
-    values = {"only": QUICK, "measure_s": 0.3, "threads": 1, **options}
+    values = {"only": ("eager",), "measure_s": 0.3, "threads": 1, **options}
     return ExportSettings(forked.python(), folder / "artefact", **values)  # type: ignore[arg-type]
 
 
@@ -81,13 +80,13 @@ def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model, result = ran(tmp_path)
     rows = {row.id: row for row in result.candidates}
-    assert set(rows) == {"eager", "eager-best", "eager-best-bf16"}
+    assert set(rows) == {"eager"}
     assert rows["eager"].guard is not None
     assert rows["eager"].guard.passed
     assert rows["eager"].guard.batch_sizes == (1, 7, 32)
     assert rows["eager"].latency is not None
     assert rows["eager"].speedup == 1.0
-    assert result.chosen in rows
+    assert result.chosen == "eager"
     assert [row.state for row in result.candidates].count(BuildState.CHOSEN) == 1
     manifest = json.loads((tmp_path / "artefact/manifest.json").read_text(encoding="utf-8"))
     assert manifest["schema"] == "flatout.artefact/1"
@@ -97,7 +96,7 @@ def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "takes" in run_bare(tmp_path, model)
     # An artefact is replaced by the next one.
     captured = tmp_path / "capture"
-    again = export.run(captured, settings(tmp_path, only=("eager",), goal=Goal.SIZE))
+    again = export.run(captured, settings(tmp_path, goal=Goal.SIZE))
     assert again.chosen == "eager"
 
 

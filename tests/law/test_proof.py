@@ -23,7 +23,7 @@ FEATURES = {
     "outlets": ["json", "prometheus", "screen", "web"],
 }
 """The outlets are the ways in which figures and alerts leave `flatout monitor`."""
-AT_MOST = {"boosts": 5, "backends": 4, "engines": 3, "outlets": 2, "unclean": 2}
+AT_MOST = {"boosts": 5, "backends": 3, "engines": 3, "outlets": 2, "unclean": 2}
 """How many may be without a proof, or with one from an unclean tree. Lower it where fewer are."""
 OLDEST = timedelta(days=90)
 

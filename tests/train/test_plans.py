@@ -32,7 +32,7 @@ def planned(*ids: str) -> str:
 @pytest.mark.parametrize("boost_id", boosts.names())
 def test_every_boost_has_a_place_or_a_reason(boost_id: str, tmp_path: Path) -> None:
     empty, found = read(planned(), tmp_path), read(planned(boost_id), tmp_path)
-    assert found != empty, "flatout_train/plans.py: STARTED, PRECISIONS, LOADER or NOT_OURS"
+    assert found != empty, "flatout_train/plans.py: STARTED, PRECISIONS or NOT_OURS"
     ignored = dict(found.ignored)
     assert (boost_id in ignored) == (boost_id in plans.NOT_OURS)
     assert not ignored or ignored[boost_id]
@@ -79,17 +79,16 @@ def test_what_tune_writes_is_read(tmp_path_factory: pytest.TempPathFactory, plan
     assert (found.compile is not False) == ("compile" in ids)
     for boost in plan.boosts:
         if boost.id == "loader-workers":
-            assert found.loader["workers"] == boost.params["workers"]
+            assert found.workers == boost.params["workers"]
 
 
 def test_a_plan_as_choices(tmp_path: Path) -> None:
-    text = planned("bf16-autocast", "tf32", "channels-last", "loader-pin-memory", "loader-workers")
+    text = planned("bf16-autocast", "tf32", "channels-last")
     text += '[boosts.compile]\nparams = {mode = "max-autotune"}\n[boosts.batch-fetch]\n'
     found = read("\ufeff" + text, tmp_path)
     assert (found.precision, found.compile, found.layout) == ("bf16", "tuned", "channels_last")
     assert found.graph is None
     assert not found.fused
-    assert found.loader == {"workers": "auto", "pin_memory": True}
     assert set(dict(found.ignored)) == {"tf32", "batch-fetch"}
 
 

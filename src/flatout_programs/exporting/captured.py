@@ -52,10 +52,6 @@ class Captured:
         """The exported program as a file."""
         shutil.copyfile(self.folder / "model.pt2", path)
 
-    def has(self, *operators: str) -> bool:
-        """Whether the program calls one of these operators of ATen."""
-        return any(name in operators for name in self.prepared["operators"])
-
     def single_calls(self) -> list[Call]:
         """Calls of one row each, or of the only batch size there is."""
         return [self._calls.inputs("single", at) for at in range(self._calls.count("single"))]

@@ -37,7 +37,6 @@ def prepare(capture: Path, folder: Path, threads: int) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     ready = Preparation(captured, samples, run, Writer(folder))
     facts = ready.facts()
-    facts["operators"] = operators(program)
     facts["own_errors"] = own_errors(program, ready.calls, len(captured["outputs"]))
     facts.update(machine(), threads=threads)
     ready.writer.close()
@@ -271,16 +270,6 @@ def own_errors(program: Any, calls: list[Any], outputs: int) -> list[float | Non
         ]
     except Exception:  # a constant of the graph may insist on float32
         return [None] * outputs
-
-
-def operators(program: Any) -> list[str]:
-    """Names of the operators of ATen that the program calls, each once."""
-    names = {
-        str(node.target).split(".")[1] if "." in str(node.target) else str(node.target)
-        for node in program.graph.nodes
-        if node.op == "call_function"
-    }
-    return sorted(names)
 
 
 def machine() -> dict[str, Any]:

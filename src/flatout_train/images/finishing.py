@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flatout_train.images import augmenting
 from flatout_train.images.augmenting import Cuts, Normalise
-from flatout_train.images.decoding import open_picture
+from flatout_train.images.decoding import PillowPicture
 from flatout_train.images.device_decoding import DecodedPicture, DeviceDecoder, parts
 from flatout_train.images.reading import Item, Reader, error_line
 from flatout_train.out_of_memory import is_out_of_memory
@@ -100,7 +100,7 @@ class Finisher:
     def _decoded_alone(self, item: Item) -> Tensor | None:
         """The picture's pixels, or None if it is skipped, since the host cannot decode it either.
 
-        nvJPEG supports fewer JPEG variants (chroma subsampling, coding) than decoders on the host.
+        nvJPEG supports fewer JPEG variants (chroma subsampling, coding) than Pillow.
         """
         assert self.decoder is not None and item.encoded is not None
         try:
@@ -108,7 +108,7 @@ class Finisher:
         except Exception as error:
             _raise_trouble(error)
         try:
-            picture = open_picture(item.encoded.numpy().tobytes(), self.reader.decoder)
+            picture = PillowPicture(item.encoded.numpy().tobytes())
             pixels = picture.region(None, 1.0).permute(2, 0, 1)
         except Exception as error:
             self.reader.skip(item.index, error_line(error))

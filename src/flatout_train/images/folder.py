@@ -1,11 +1,10 @@
-"""The pictures of a folder and the label of each: class folders, a mapping, or a CSV file."""
+"""The pictures of a folder and the label of each: class folders, or a mapping."""
 
 from __future__ import annotations
 
-import csv
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ SUFFIXES = frozenset(
 """Suffixes of pictures in a class folder: ImageFolder's list, and GIF (its first frame)."""
 _SOME = 5
 
-Labels = str | os.PathLike[str] | Mapping[str, int | str]
+Labels = Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ def find(
     """The pictures of `folder`; UsageError if it has none, or a class without any.
 
     Without `labels`, each folder in it is a class with all pictures below that folder, at any
-    depth; names that begin with a dot are ignored. `labels` is a mapping, or a CSV file, from a
-    picture's name below `folder` to its label. `classes` fixes the classes and their order.
+    depth; names that begin with a dot are ignored. `labels` maps a picture's name below `folder` to
+    its label. `classes` fixes the classes and their order.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -64,9 +63,7 @@ def find(
         raise UsageError(f"image_loader: {root} {there}; pass the folder that holds the pictures.")
     if labels is None:
         return _by_class_folder(root, classes)
-    if isinstance(labels, Mapping):
-        return _by_labels(root, labels.items(), classes, "labels=")
-    return _by_labels(root, _rows(Path(labels)), classes, str(labels))
+    return _by_labels(root, labels, classes)
 
 
 def _by_class_folder(root: Path, classes: Sequence[str] | None) -> ImageFiles:
@@ -108,7 +105,7 @@ def _no_classes(root: Path) -> str:
     if any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
         return (
             f"image_loader: the pictures are in {root} itself, without classes; move them to one "
-            "folder per class, or pass labels={name: label} or labels='labels.csv'."
+            "folder per class, or pass labels={name: label}."
         )
     return (
         f"image_loader: {root} has no folders; pass a folder with one folder of pictures per "
@@ -139,66 +136,24 @@ def _files(root: Path, name: str) -> tuple[list[str], int]:
     return sorted(pictures), others
 
 
-def _by_labels(
-    root: Path,
-    pairs: Iterable[tuple[str, int | str]],
-    classes: Sequence[str] | None,
-    source: str,
-) -> ImageFiles:
-    rows = [(str(name), label) for name, label in pairs]
+def _by_labels(root: Path, given: Labels, classes: Sequence[str] | None) -> ImageFiles:
+    rows = [(str(name), label) for name, label in given.items()]
     if not rows:
-        raise UsageError(f"image_loader: {source} lists no pictures; pass name and label of each.")
+        raise UsageError("image_loader: labels= lists no pictures; pass name and label of each.")
     numbers = all(isinstance(label, int) for _, label in rows)
     kinds = {label for _, label in rows}
     found_classes = [str(kind) for kind in (sorted(kinds) if numbers else sorted(map(str, kinds)))]
     chosen = (
-        found_classes
-        if classes is None
-        else _checked(classes, found_classes, f"{source} has labels")
+        found_classes if classes is None else _checked(classes, found_classes, "labels= has labels")
     )
     index = {name: place for place, name in enumerate(chosen)}
     labels = torch.tensor([index[str(label)] for _, label in rows])
     if not (root / rows[0][0]).exists() and not any((root / name).exists() for name, _ in rows):
         raise UsageError(
-            f"image_loader: none of the pictures in {source} is in {root} (the first is "
+            f"image_loader: none of the pictures in labels= is in {root} (the first is "
             f"{rows[0][0]!r}); names must be relative to that folder."
         )
     return ImageFiles(root, [name for name, _ in rows], labels, chosen)
-
-
-def _rows(path: Path) -> Iterator[tuple[str, int | str]]:
-    """Name and label of each row of a CSV file; labels become int if all are whole numbers."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except OSError as error:
-        raise UsageError(
-            f"image_loader: labels={str(path)!r} cannot be read: {error}; pass a readable CSV file."
-        ) from error
-    name, label, rows = _columns(path, rows)
-    short = [place for place, row in enumerate(rows, 1) if len(row) <= max(name, label)]
-    if short:
-        raise UsageError(
-            f"image_loader: row {short[0]} of {path} has too few columns; each row needs a name "
-            "and a label."
-        )
-    texts = [row[label].strip() for row in rows]
-    numbers = all(text.removeprefix("-").isdecimal() for text in texts)
-    for row, text in zip(rows, texts, strict=True):
-        yield row[name], int(text) if numbers else text
-
-
-def _columns(path: Path, rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
-    """The columns of name and label, and the rows without the heading."""
-    heading = [text.strip().lower() for text in rows[0]] if rows else []
-    if "path" in heading and "label" in heading:
-        return heading.index("path"), heading.index("label"), rows[1:]
-    if all(len(row) == 2 for row in rows):
-        return 0, 1, rows
-    raise UsageError(
-        f"image_loader: {path} needs two columns, the picture's name and its label, or a first "
-        "row that names the columns `path` and `label`."
-    )
 
 
 def _checked(classes: Sequence[str], found_classes: Sequence[str], where: str) -> list[str]:

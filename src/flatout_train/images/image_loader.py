@@ -11,7 +11,7 @@ device: "auto" is `flatout.device()`.
 workers: threads that read and decode; "auto" is one per core available to this process. Decoders
     release the GIL, so threads decode in parallel and share caches and batches.
 seed: seed of the order and of all random augmentation: the same seed gives the same batches,
-    whatever the number of workers, the decoder on the CPU, or the content of the cache.
+    whatever the number of workers or the content of the cache.
 augment: "auto": in training a random resized crop and flip, else none. "flip": centre crop,
     flipped at random. "none". Or a function from the uint8 batch [n, 3, size, size] on the device
     to one of n images in [0, 255], called after cropping ("auto"), in the program's own thread.
@@ -20,9 +20,9 @@ color_jitter: maximum change of brightness, contrast and saturation, in [0, 1], 
 cache: "auto": keep the decoded pictures in host memory if they fit (`notes["cache"]` says whether
     and why). "host": keep them whatever the room. False: no cache. Cached pictures are at most
     twice `size` (256/224 where that does not fit).
-decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
-labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
-    `flatout_train.images.folder.find`), or None for the class folders.
+decoder: "pillow" (on the CPU), "torchvision:cuda" (on an NVIDIA GPU), or "auto": on the GPU where
+    that is faster (`notes["decoder"]` has the rates).
+labels: a mapping from a picture's name below `folder` to its label, or None for the class folders.
 classes: the class names in order, such as another loader's `classes`: for a validation folder in
     which a class has no pictures.
 drop_last: drop the last batch of an epoch if it is short, or None to do so only in training.
@@ -59,7 +59,7 @@ from flatout_train.images.finishing import Finisher
 from flatout_train.images.folder import ImageFiles, Labels
 from flatout_train.images.pipeline import Pipeline
 from flatout_train.images.probing import ImageProbe, probe
-from flatout_train.images.reading import Reader, Skipped
+from flatout_train.images.reading import Reader, SkippedImage, summary
 from flatout_train.loader.epochs import BatchMark, EpochLoader, Marked
 from flatout_train.loader.sampling import IndexOrder, World, world
 
@@ -180,7 +180,6 @@ class ImageSource:
         reader = Reader(
             self.pictures,
             settings.cuts,
-            decoder=probe.decoder,
             decodes_on_device=probe.device_decoder is not None and kept is None,
             canvas=chosen.canvas,
             canvases=None if kept is None else Canvases(count, kept),
@@ -207,13 +206,12 @@ class ImageSource:
 
     def _report(self) -> None:
         """Warn of the pictures that were found corrupt since the last warning."""
-        skipped = self.pipeline.reader.skipped
-        new, self._reported = len(skipped) - self._reported, len(skipped)
+        skipped = list(self.pipeline.reader.skipped.values())
+        new, self._reported = skipped[self._reported :], len(skipped)
         if new:
-            named = skipped.named[-new:] if new <= len(skipped.named) else skipped.named
             warnings.warn(
-                f"image_loader: {new} pictures of {self.pictures.folder} cannot be read and were "
-                f"skipped in this epoch, such as {skipped.summary(named)}; .skipped lists them",
+                f"image_loader: {len(new)} pictures of {self.pictures.folder} cannot be read and "
+                f"were skipped in this epoch, such as {summary(new)}; .skipped lists them",
                 stacklevel=4,
             )
 
@@ -238,9 +236,8 @@ class ImageLoader(EpochLoader):
     """Result of `flatout.image_loader`. `len()`: batches per epoch, for this rank.
 
     `classes`: names; `class_to_index`: name -> label. `skipped`: the pictures that could not be
-    read, with `path` and `reason`; its `len()` counts all of them. `notes` says what was chosen and
-    why: "decoder", "cache", "augment", "workers", "pictures". After `close()` it cannot be iterated
-    any more.
+    read, with `path` and `reason`. `notes` says what was chosen and why: "decoder", "cache",
+    "augment", "workers", "pictures". After `close()` it cannot be iterated any more.
     """
 
     name = "image_loader"
@@ -254,9 +251,9 @@ class ImageLoader(EpochLoader):
         self.class_to_index = {name: index for index, name in enumerate(self.classes)}
 
     @property
-    def skipped(self) -> Skipped:
-        """Pictures that could not be read: iterate for path and reason; `len()` counts all."""
-        return self._images.pipeline.reader.skipped
+    def skipped(self) -> list[SkippedImage]:
+        """The pictures that could not be read, with path and reason."""
+        return list(self._images.pipeline.reader.skipped.values())
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches that were yielded; any number of ranks can load it.
@@ -281,5 +278,5 @@ class ImageLoader(EpochLoader):
             self.notes["resume"] = (
                 f"decoded by {state['decoder']} before and by {decoder} now: pixels differ by 1 or "
                 "2 levels, on a GPU by 25 and more at colour edges (a JPEG file has one colour for "
-                "2x2 pixels: nvJPEG repeats it, decoders on the host interpolate)"
+                "2x2 pixels: nvJPEG repeats it, Pillow interpolates)"
             )

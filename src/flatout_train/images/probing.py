@@ -9,7 +9,6 @@ import torch
 from flatout_train.errors import UsageError
 from flatout_train.images import decoding, device_decoding, jpeg_header
 from flatout_train.images.cache import Side
-from flatout_train.images.decoding import MARGIN, Decoder
 from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.folder import ImageFiles
 
@@ -17,6 +16,9 @@ READ = 16
 """Pictures that are read."""
 MEASURED_PIXELS = 4_000_000
 """Pixels on which decoders are timed: about 0.1 s in all."""
+MARGIN = 1.2
+"""The device decodes unless the host is faster by this factor: it has other work."""
+HOST = "pillow"
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,9 @@ class ImageProbe:
 
     sides: list[Side]
     """Height and width of each."""
-    decoder: Decoder
     device_decoder: DeviceDecoder | None
     reason: str
-    """Why these decoders were chosen."""
+    """The decoder that was chosen, and why."""
 
 
 def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int) -> ImageProbe:
@@ -37,24 +38,25 @@ def probe(pictures: ImageFiles, choice: str, device: torch.device, workers: int)
     places = [place * len(pictures) // some for place in range(some)]
     samples = [data for place in places if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
-    measured = _measured(samples)
     on_device = device_decoding.installed(device)
-    asked = on_device is not None and choice == on_device.name
-    decoder, reason = decoding.choose("auto" if asked else choice, measured)
-    if on_device is None or not (asked or choice == "auto"):
-        return ImageProbe(sides, decoder, None, f"{decoder.name}: {reason}")
-    if asked:
-        return ImageProbe(sides, decoder, on_device, f"{on_device.name}: requested")
-    wait = torch.get_device_module(device).synchronize
-    there = device_decoding.rate(on_device, measured, wait)
-    here = decoding.rate(decoder, measured) * workers
+    known = ["auto", HOST, *([] if on_device is None else [on_device.name])]
+    if choice not in known:
+        raise UsageError(
+            f"image_loader: decoder={choice!r} is not installed; pass one of: {', '.join(known)}."
+        )
+    if on_device is None or choice == HOST:
+        return ImageProbe(sides, None, HOST)
+    if choice == on_device.name:
+        return ImageProbe(sides, on_device, f"{on_device.name}: requested")
+    measured = _measured(samples)
+    there = device_decoding.rate(on_device, measured, torch.get_device_module(device).synchronize)
+    here = decoding.rate(measured) * workers if measured else 0.0
     faster = there > here / MARGIN and there > 0
-    name = on_device.name if faster else decoder.name
     reason = (
-        f"{name}: pictures per second: {on_device.name} {there:.0f}, {decoder.name} in {workers} "
-        f"threads {here:.0f}"
+        f"{on_device.name if faster else HOST}: pictures per second: {on_device.name} {there:.0f}, "
+        f"{HOST} in {workers} threads {here:.0f}"
     )
-    return ImageProbe(sides, decoder, on_device if faster else None, reason)
+    return ImageProbe(sides, on_device if faster else None, reason)
 
 
 def _read(pictures: ImageFiles, place: int) -> bytes:
@@ -66,10 +68,9 @@ def _read(pictures: ImageFiles, place: int) -> bytes:
 
 def _side(data: bytes) -> Side | None:
     try:
-        picture = decoding.open_picture(data, None)
-    except UsageError:  # no Pillow: only the size of JPEG files can be read
-        header = jpeg_header.read(data)
-        return (header.height, header.width) if header else None
+        picture = decoding.PillowPicture(data)
+    except UsageError:  # there is no Pillow
+        raise
     except Exception:
         return None
     return picture.height, picture.width

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +18,12 @@ from flatout_train.images.decoding import (
     MAX_PIXELS,
     Box,
     CorruptError,
-    Decoder,
     Picture,
-    open_picture,
+    PillowPicture,
     scaled,
 )
 from flatout_train.images.folder import ImageFiles
 
-NAMED = 1000
-"""Skipped pictures that are listed by name; further ones are only counted."""
 ENOUGH = 32
 """Pictures tried before a majority of corrupt ones raises an error."""
 _SHOWN = 3
@@ -40,33 +36,6 @@ class SkippedImage:
 
     path: Path
     reason: str
-
-
-class Skipped:
-    """Skipped pictures: `len()` counts all, iterating yields the first thousand."""
-
-    def __init__(self) -> None:
-        self.named: list[SkippedImage] = []
-        self._indices: set[int] = set()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __iter__(self) -> Iterator[SkippedImage]:
-        return iter(list(self.named))
-
-    def __contains__(self, index: object) -> bool:
-        return index in self._indices
-
-    def add(self, index: int, path: Path, reason: str) -> None:
-        with self._lock:
-            if index not in self._indices and len(self.named) < NAMED:
-                self.named.append(SkippedImage(path, reason))
-            self._indices.add(index)
-
-    def summary(self, names: Sequence[SkippedImage]) -> str:
-        return "; ".join(f"{image.path} ({image.reason})" for image in names[:_SHOWN])
 
 
 @dataclass(slots=True)
@@ -94,17 +63,17 @@ class Reader:
         pictures: ImageFiles,
         cuts: Cuts,
         *,
-        decoder: Decoder,
         decodes_on_device: bool = False,
         canvas: Side | None = None,
         canvases: Canvases | None = None,
         replace: bool = True,
     ) -> None:
-        self.pictures, self.cuts, self.decoder = pictures, cuts, decoder
+        self.pictures, self.cuts = pictures, cuts
         self.decodes_on_device = decodes_on_device
         self.canvas, self.canvases = canvas, canvases
         self.replace = replace
-        self.skipped = Skipped()
+        self.skipped: dict[int, SkippedImage] = {}
+        """By index, in the order in which they were found."""
         self._read_once = bytearray(len(pictures))
 
     def read(self, index: int, draws: Sequence[float], slot: Tensor) -> Item | None:
@@ -130,7 +99,7 @@ class Reader:
 
     def skip(self, index: int, reason: str) -> None:
         """Skip this picture from now on; UsageError once most are skipped."""
-        self.skipped.add(index, self.pictures.path(index), reason)
+        self.skipped.setdefault(index, SkippedImage(self.pictures.path(index), reason))
         if len(self.skipped) + self.good >= min(ENOUGH, len(self.pictures)):
             self.check()
 
@@ -144,7 +113,7 @@ class Reader:
         return UsageError(
             f"image_loader: {len(self.skipped)} of the first {tried} pictures of "
             f"{self.pictures.folder} cannot be read, such as "
-            f"{self.skipped.summary(self.skipped.named)}; repair or remove these files."
+            f"{summary(list(self.skipped.values()))}; repair or remove these files."
         )
 
     def _read_or_skip(self, at: int, draws: Sequence[float], slot: Tensor) -> Item | None:
@@ -176,7 +145,7 @@ class Reader:
             if header is not None and for_device(header):
                 encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
                 return Item(at, encoded, header.height * header.width)
-        picture = open_picture(data, self.decoder)
+        picture = PillowPicture(data)
         if self.canvas is None:
             slot.copy_(augmenting.cut(picture, self.cuts, draws))
             return Item(at)
@@ -199,6 +168,11 @@ class Reader:
             return canvas.flip(1) if flip else canvas
         box = box_on_canvas(size, (canvas.shape[0], canvas.shape[1]), draws)
         return augmenting.cut_on_canvas(canvas, self.cuts.size, box, flip)
+
+
+def summary(images: Sequence[SkippedImage]) -> str:
+    """The first of these pictures with the reason of each, for messages."""
+    return "; ".join(f"{image.path} ({image.reason})" for image in images[:_SHOWN])
 
 
 def error_line(error: Exception) -> str:

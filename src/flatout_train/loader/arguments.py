@@ -9,19 +9,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from flatout_train import plans
 from flatout_train.devices import device as working_device
 from flatout_train.errors import UsageError
 from flatout_train.loader.copying import PINNED_FOR
 from flatout_train.loader.fetching import Collate
 
-PREFETCH = 2
-"""The default of `prefetch`."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The arguments of `flatout.loader`, with "auto" and the plan resolved."""
+    """The arguments of `flatout.loader`; UsageError for one that cannot be."""
 
     dataset: Any
     batch_size: int
@@ -33,7 +29,16 @@ class Settings:
     collate: Collate | None
     sampler: Iterable[Any] | None
     prefetch: int
-    pin: bool
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        _check_dataset(self)
+        _check_combinations(self)
+
+    @property
+    def pin(self) -> bool:
+        """Whether batches are copied to the device from pinned memory."""
+        return self.device.type in PINNED_FOR
 
     @property
     def stream(self) -> bool:
@@ -41,40 +46,8 @@ class Settings:
         return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
 
 
-def settings(
-    dataset: Any,
-    batch_size: int,
-    *,
-    device: torch.device | str,
-    workers: int | str,
-    prefetch: int,
-    plan: Any,
-    **rest: Any,
-) -> Settings:
-    """Settings from the arguments and the plan. Raises UsageError for invalid arguments."""
-    planned = {} if plan is None else _planned(plan)
-    workers = planned.get("workers", workers) if workers == "auto" else workers
-    target = _target(device)
-    result = Settings(
-        dataset=dataset,
-        batch_size=batch_size,
-        device=target,
-        workers=workers,
-        prefetch=planned.get("prefetch_factor", prefetch) if prefetch == PREFETCH else prefetch,
-        pin=target.type in PINNED_FOR and bool(planned.get("pin_memory", True)),
-        **rest,
-    )
-    _check_numbers(result)
-    _check_dataset(result)
-    _check_combinations(result)
-    return result
-
-
-def _planned(plan: Any) -> dict[str, Any]:
-    return dict((plan if hasattr(plan, "loader") else plans.read(plan)).loader)
-
-
-def _target(device: torch.device | str) -> torch.device:
+def target_of(device: torch.device | str) -> torch.device:
+    """The device that an argument names, with its index; UsageError if there is none."""
     if device == "auto":
         return working_device()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flatout_train.loader.arguments import Settings, settings
+from flatout_train.loader.arguments import Settings, target_of
 from flatout_train.loader.epochs import EpochLoader
 from flatout_train.loader.fetching import Collate
 from flatout_train.loader.sources import IndexedSource, StreamSource
@@ -24,7 +24,6 @@ def loader(
     drop_last: bool = False,
     collate: Collate | None = None,
     sampler: Iterable[Any] | None = None,
-    plan: Any = None,
     prefetch: int = 2,
 ) -> Loader:
     """Batches of `dataset`, loaded ahead of time and already on the device.
@@ -37,7 +36,8 @@ def loader(
     Raises UsageError for invalid arguments, such as an empty data set. An error in the data set
     passes through, with a note that names the index.
     """
-    return Loader(settings(**locals()))
+    given = {**locals(), "device": target_of(device)}
+    return Loader(Settings(**given))
 
 
 class Loader(EpochLoader):
@@ -68,7 +68,6 @@ class Loader(EpochLoader):
     - `sampler`: yields indices, instead of `shuffle`. Every rank draws the same indices and takes
       its share; a `DistributedSampler` gives each rank its own. A `torch.Generator` in it is
       reseeded in each epoch.
-    - `plan`: a `flatout.toml`; its settings apply to arguments that are left at their defaults.
     - `prefetch`: batches that each worker loads ahead.
 
     A pass that was interrupted is followed by the next epoch, but `state_dict()` still holds its

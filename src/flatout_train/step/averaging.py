@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -30,43 +27,14 @@ class Average(AveragedModel):
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Move the average towards this model's weights; its buffers are copied."""
-        self._write(model, copies=self.is_empty())
-        self.count()
-
-    @torch.no_grad()
-    def move(self, model: nn.Module) -> bool:
-        """The device's part of an update that is not the first; `count()` is the host's part.
-
-        Returns False, and does nothing, if average and model are on different devices. It can be
-        part of a recorded step, as the values that it reads on the host are the same in each step.
-        """
-        pairs = zip(_tensors(self.module), _tensors(model), strict=True)
-        if any(old.device != new.device for old, new in pairs):
-            return False
-        self._write(model, copies=False)
-        return True
-
-    def is_empty(self) -> bool:
-        """Whether the next update is the first, which copies the weights."""
-        return self._counter().item() == 0
-
-    def count(self) -> None:
-        """Increment the number of updates."""
-        self._counter().add_(1)
-
-    def _counter(self) -> Tensor:
-        counter = self._buffers["n_averaged"]
-        assert counter is not None
-        return counter
-
-    def _write(self, model: nn.Module, copies: bool) -> None:
         weights = list(self.module.parameters()), list(model.parameters())
-        if copies:
+        if self.n_averaged == 0:
             copy_all(*weights)
         else:
             for old, new in by_kind(*weights):
                 self._blend(old, new)
         copy_all(list(self.module.buffers()), list(model.buffers()))
+        self.n_averaged += 1
 
     def _blend(self, old: list[Tensor], new: list[Tensor]) -> None:
         if old[0].is_floating_point() or old[0].is_complex():
@@ -74,10 +42,6 @@ class Average(AveragedModel):
             return
         for average, value in zip(old, new, strict=True):
             average.copy_(average * self._decay + value * (1 - self._decay))
-
-
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return chain(module.parameters(), module.buffers())
 
 
 def average_of(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:

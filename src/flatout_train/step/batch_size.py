@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import ctypes
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,12 +17,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from flatout_agent.limits import spare_memory
+from flatout_agent.speedups import nests
 from flatout_agent.speedups.memory_counters import peak_resident_bytes
+from flatout_train.checkpoint import random_states
 from flatout_train.errors import UsageError
-from flatout_train.out_of_memory import is_out_of_memory, let_go
-from flatout_train.step.without_trace import without_trace
+from flatout_train.out_of_memory import empty_cache, is_out_of_memory, let_go
 
 if TYPE_CHECKING:
     from flatout_train.step.train_step import TrainStep
@@ -70,7 +75,7 @@ class HostPeak:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """Result of `find_batch_size`; sizes are samples per call of the step (and per rank)."""
+    """Result of `find_batch_size`; sizes are samples per call of the step."""
 
     largest: int
     """The largest size that fitted without a split, within the limits of `find_batch_size`."""
@@ -100,14 +105,13 @@ def find_batch_size(
 
     Nothing is left behind, even when `make_batch` or the model raises: weights, optimizer,
     scheduler, EMA, random states, histories and counters are restored (from copies in host
-    memory), gradients are None, and allocated memory is freed. The ranks of a
-    DistributedDataParallel model call it together and get the same results: the size that fits on
-    all of them, and the rate of the slowest.
+    memory), gradients are None, and allocated memory is freed.
 
     Batch normalisation over single vectors needs start=2: it cannot train on one sample.
 
-    Raises UsageError for an invalid `start` or `limit`, within an accumulation group, and for
-    FSDP, whose layers communicate; torch.OutOfMemoryError if not even one sample fits.
+    Raises UsageError for an invalid `start` or `limit`, within an accumulation group, and for a
+    model of several ranks: search before it is wrapped. torch.OutOfMemoryError if not even one
+    sample fits.
     """
     if start < 1 or (limit is not None and limit < start):
         raise UsageError(
@@ -118,22 +122,85 @@ def find_batch_size(
             f"the step is in the middle of an accumulation group ({step.pending} calls so far): "
             "call step.flush() first, or search before training"
         )
-    with without_trace(step) as ranks:
-        return _Search(step, make_batch, ranks, start, limit).run()
+    if step._group.ranks is not None:
+        raise UsageError(
+            "several ranks share this model, and none can try a size by itself: search with the "
+            "model on one device, before DistributedDataParallel or fully_shard wraps it"
+        )
+    with _without_trace(step):
+        return _Search(step, make_batch, start, limit).run()
+
+
+@contextlib.contextmanager
+def _without_trace(step: TrainStep) -> Iterator[None]:
+    """Within it `step` may be called; afterwards it and everything it holds are restored.
+
+    Weights, buffers and the optimizer's state are copied to host memory. The first two are written
+    back into the same tensors, the last is loaded as from a checkpoint; gradients end as None. No
+    graph is captured.
+    """
+    snapshot = _Snapshot(step)
+    try:
+        step._graph_step = None
+        yield
+    finally:
+        snapshot.restore()
+        del snapshot
+        gc.collect()
+        empty_cache(step.device)
+
+
+class _Snapshot:
+    """The state of a step and its parts."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step = step
+        state = step.state_dict()
+        memo: dict[int, Any] = {}
+        for tensor in nests.tensors(state):
+            memo[id(tensor)] = _on_host(tensor)
+        self._buffers = [
+            (module._buffers, name, buffer, _on_host(buffer))
+            for module in step.model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._state = copy.deepcopy(state, memo)
+        parts = (step, step._group, step._passes, step._update, step._histories)
+        self._fields = [(vars(part), _own(vars(part))) for part in parts]
+        self._random = random_states.capture()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        step = self._step
+        step._update.look(wait=True)  # values in flight belong to the steps that are undone
+        step.load_state_dict(self._state)
+        for holder, name, buffer, content in self._buffers:
+            holder[name] = buffer.copy_(content)
+        for fields, before in self._fields:
+            fields.update(before)
+        random_states.restore(self._random)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _own(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields; lists, dicts and deques as shallow copies."""
+    return {
+        name: copy.copy(value) if isinstance(value, list | dict | deque) else value
+        for name, value in fields.items()
+    }
 
 
 class _Search:
-    """One search; with several ranks, each takes the same decisions."""
+    """One search."""
 
     def __init__(
-        self,
-        step: TrainStep,
-        make_batch: Callable[[int], Any],
-        ranks: Any,
-        start: int,
-        limit: int | None,
+        self, step: TrainStep, make_batch: Callable[[int], Any], start: int, limit: int | None
     ) -> None:
-        self.step, self.make_batch, self.ranks = step, make_batch, ranks
+        self.step, self.make_batch = step, make_batch
         self.start, self.limit = start, sys.maxsize if limit is None else limit
         self.rates: dict[int, float] = {}
         self.without_gain = 0
@@ -175,7 +242,7 @@ class _Search:
         return largest, size
 
     def _fits(self, size: int) -> bool:
-        """Whether a whole step of this size succeeds, on all ranks."""
+        """Whether a whole step of this size succeeds."""
         failure: Exception | None = None
         with HostPeak() as peak:
             try:
@@ -193,7 +260,7 @@ class _Search:
         if failure is not None:
             let_go(failure, self.step.device)
             self.failure = failure
-        return self._on_all(failure is None)
+        return failure is None
 
     def _time(self, size: int) -> None:
         """Measure the rate of a size that fits."""
@@ -204,8 +271,6 @@ class _Search:
             seconds = median(self._seconds(batch, calls) for _ in range(REPEATS)) / calls
             self.step.flush()
         rate = size / seconds
-        if self.ranks is not None:
-            rate = -self.ranks.largest(-rate, self.step.device)
         best = max(self.rates.values(), default=0.0)
         self.rates[size] = rate
         self.without_gain = 0 if rate > GAIN * best else self.without_gain + 1
@@ -225,18 +290,12 @@ class _Search:
         elif device.type != "cpu":
             torch.get_device_module(device).synchronize(device)
 
-    def _on_all(self, success: bool) -> bool:
-        if self.ranks is None:
-            return success
-        return bool(self.ranks.largest(0.0 if success else 1.0, self.step.device) == 0.0)
-
     def _host_would_fill(self) -> bool:
         """Whether twice the size may take more host memory than is available."""
         available = spare_memory()
         now = self.peaks[-1]
         grown = now - self.peaks[0] if len(self.peaks) > 1 else now
-        fits = available is None or now + 2 * max(grown, 0) < HOST_SHARE * available
-        return not self._on_all(fits)
+        return available is not None and now + 2 * max(grown, 0) >= HOST_SHARE * available
 
 
 def _give_back() -> None:

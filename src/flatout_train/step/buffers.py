@@ -95,13 +95,13 @@ def by_kind(
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """The pairs, grouped by the targets' dtype and device; sources are moved to that device.
 
-    torch's foreach kernels process mixed lists tensor by tensor.
+    torch's foreach kernels process mixed lists tensor by tensor. Call it without gradients.
     """
     kinds: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         firsts, seconds = kinds.setdefault((target.dtype, target.device), ([], []))
-        firsts.append(target.detach())
-        seconds.append(source.detach().to(target.device))
+        firsts.append(target)
+        seconds.append(source.to(target.device))
     yield from kinds.values()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from flatout_agent.speedups import compiled_blocks
 from flatout_agent.speedups.compiling import (
@@ -18,11 +20,15 @@ from flatout_agent.speedups.compiling import (
     run_module,
 )
 from flatout_agent.speedups.repeated_blocks import alike_blocks, mostly_in
+from flatout_agent.speedups.stand_in import StandIn, is_plain
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import is_out_of_memory
-from flatout_train.step import loss_region
 
 LossCall = Callable[[Any], Tensor]
+Loss = Callable[..., Tensor]
+SMALLEST = 1 << 21
+"""The fewest logits: with less, the loss is too small a part of a step to be worth compiling."""
+_OWN: Loss = functional.cross_entropy
 TUNED = "max-autotune-no-cudagraphs"
 """The mode of "tuned": each kernel is the fastest of several that Inductor times."""
 SELDOM_PAYS = (
@@ -117,9 +123,9 @@ def _compile_blocks(
     call: LossCall, groups: list[list[nn.Module]], mode: str, device: torch.device
 ) -> Compiled:
     codes = [Code(run_module, mode, device.type) for _ in groups]
-    loss_code = Code(loss_region.cross_entropy, mode, device.type)
+    loss_code = Code(cross_entropy, mode, device.type)
     attempts = _Attempts([*codes, loss_code])
-    region = loss_region.LossRegion(_loss(attempts, loss_code))
+    region = LossRegion(_loss(attempts, loss_code))
     take_off = compiled_blocks.put_on(attempts, groups, codes)
 
     def compiled(batch: Any) -> Tensor:
@@ -144,12 +150,12 @@ def _compile_blocks(
 def _loss(attempts: _Attempts, code: Code) -> Callable[..., Tensor]:
     def loss(*args: Any, **kwargs: Any) -> Tensor:
         if attempts.given_up:
-            return loss_region.cross_entropy(*args, **kwargs)
+            return cross_entropy(*args, **kwargs)
         try:
             return code(*args, **kwargs)  # type: ignore[no-any-return]
         except attempts.errors as error:
             attempts.give_up(error)
-            return loss_region.cross_entropy(*args, **kwargs)
+            return cross_entropy(*args, **kwargs)
 
     return loss
 
@@ -188,3 +194,51 @@ class _Attempts(Attempts):
         if not self.graphs_made:
             return "no: no graph was compiled"
         return f"{how}: {self.summary()}"
+
+
+def cross_entropy(*args: Any, **kwargs: Any) -> Tensor:
+    """Cross entropy as torch computes it, as a function for the compiler."""
+    return _OWN(*args, **kwargs)
+
+
+class LossRegion:
+    """Within it, `torch.nn.functional.cross_entropy` is `compiled` where that pays.
+
+    Blocks that are compiled one by one leave the loss as written. For a language model the loss is
+    much of a step's memory traffic: 16-bit logits are cast to float32, and written and read several
+    times; in one compiled region they are read twice and their gradient is written once.
+    """
+
+    def __init__(self, compiled: Loss) -> None:
+        self.used = False
+        """Whether a loss was computed by the compiled function."""
+
+        def chosen(input: Any, target: Any, *args: Any, **kwargs: Any) -> Tensor:
+            if not _pays(input, target):
+                return _OWN(input, target, *args, **kwargs)
+            self.used = True
+            return compiled(input, target, *args, **kwargs)
+
+        self._stand_in = StandIn(functional, {"cross_entropy": chosen})
+
+    def __enter__(self) -> None:
+        self._stand_in.hold()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stand_in.let_go()
+
+
+def _pays(logits: Any, target: Any) -> bool:
+    return (
+        isinstance(logits, Tensor)
+        and isinstance(target, Tensor)
+        and is_plain(logits, target)
+        and logits.numel() >= SMALLEST
+        and logits.requires_grad
+        and torch.is_grad_enabled()
+    )

@@ -211,10 +211,8 @@ class Passes:
                 with self._context():
                     loss = self._call(batch)
         except Exception as error:
-            problem = problems.explain(error, self._model, batch)
-            if problem is None:
-                raise
-            raise problem from error
+            problems.add_facts(error, self._model, batch)
+            raise
         if not self.checked:
             problems.check_loss(loss)
             self.checked = True
@@ -228,10 +226,8 @@ class Passes:
         try:
             loss.backward()  # type: ignore[no-untyped-call]
         except Exception as error:
-            problem = problems.explain(error, self._model, batch)
-            if problem is None:
-                raise
-            raise problem from error
+            problems.add_facts(error, self._model, batch)
+            raise
 
 
 def _detached(loss: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Possible mistakes in the setup of a training step, each named and with its fix.
 
-Checked when the step is built, on its first call, and when torch raises: never on each call.
+Checked when the step is built and on its first call, never on each call.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ NONFINITE = ("stop", "skip")
 WEIGH = ("samples", "tokens", "sum")
 SHOWN = 3
 """Parameters named in a message."""
+MOST = 8
+"""Tensors of a batch that are told with an error."""
 
 
 @dataclass(frozen=True)
@@ -145,43 +147,18 @@ def check_parameters(model: nn.Module, loss_fn: Any, optimizer: torch.optim.Opti
     missing = {name: parameter for name, parameter in trainable.items() if id(parameter) not in ids}
     foreign = [parameter for parameter in held if id(parameter) not in own]
     if missing and foreign:
-        raise _foreign(missing, foreign, len(trainable))
+        amount = "none" if len(missing) == len(trainable) else "not all"
+        raise UsageError(
+            f"the optimizer holds {amount} of the model's trainable parameters (not "
+            f"{_listed(missing)}): it was created for another model, or before this one was moved, "
+            "sharded or given other tensors. Create it from model.parameters() after "
+            "model.to(device) and fully_shard(model)"
+        )
     if missing:
         raise UsageError(
-            f"{_count(len(missing), 'parameter')} of the model {_are(len(missing))} not in the "
-            f"optimizer: {_listed(missing)}. Add them to it, or freeze them with "
-            "requires_grad_(False)"
+            f"the optimizer lacks {len(missing)} of the model's parameters: {_listed(missing)}. "
+            "Add them to it, or freeze them with requires_grad_(False)"
         )
-
-
-def _foreign(missing: dict[str, Any], foreign: list[Any], trainable: int) -> UsageError:
-    shapes = {tuple(parameter.shape) for parameter in foreign}
-    moved = [name for name, parameter in missing.items() if tuple(parameter.shape) in shapes]
-    all_of_them = len(missing) == trainable
-    if len(moved) < len(missing):
-        cause = "it was created for another model"
-    else:
-        name = moved[0]
-        shape = tuple(missing[name].shape)
-        other = next(parameter for parameter in foreign if tuple(parameter.shape) == shape)
-        if other.device != missing[name].device or type(other) is not type(missing[name]):
-            cause = "it was created before the model was moved, so it still holds the old tensors"
-        else:
-            cause = "it was created for another model, or before the model's tensors were replaced"
-    amount = "none" if all_of_them else "not all"
-    return UsageError(
-        f"the optimizer holds {amount} of the model's trainable parameters "
-        f"(not {_listed(missing)}): {cause}. Create it from model.parameters() after "
-        "model.to(device) and fully_shard(model)"
-    )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _listed(named: dict[str, Any]) -> str:
@@ -241,133 +218,32 @@ def check_loss(loss: Any) -> None:
             f"the loss is {_dtype(loss)}: it must be floating-point to have a gradient"
         )
     if not loss.requires_grad:
-        raise UsageError(_NO_GRADIENT)
-
-
-_NO_GRADIENT = (
-    "the loss has no gradient: it was computed under torch.no_grad(), from detached tensors, or "
-    "only from frozen parameters. Compute it from the model's output in training mode"
-)
-
-
-def explain(error: Exception, model: nn.Module, batch: Any) -> UsageError | None:
-    """The cause of an error that torch raised in forward, loss or backward, or None if unclear."""
-    if isinstance(error, UsageError) or is_out_of_memory(error):
-        return None
-    text = str(error)
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        return None
-    known = _graph(text) or _device(text, parameter, batch) or _dtypes(text, parameter, batch)
-    return known or _sizes(text, batch)
-
-
-def _graph(text: str) -> UsageError | None:
-    if "grad can be implicitly created only for scalar outputs" in text:
-        return UsageError("the loss is not 0-d: return its .mean()")
-    if "does not require grad and does not have a grad_fn" in text:
-        return UsageError(_NO_GRADIENT)
-    return None
-
-
-def _device(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
-    """Batch and model on different devices; torch's many messages for it share these words."""
-    if "device" not in text and "should be the same" not in text and "Tensor for" not in text:
-        return None
-    for path, tensor in nests.paths(batch):
-        if tensor.device != parameter.device:
-            return UsageError(
-                f"{path} {list(tensor.shape)} is on {tensor.device}, the model on "
-                f"{parameter.device}: move the batch with flatout.to_device(batch), or let "
-                "flatout.loader bring it there"
-            )
-    return None
-
-
-_SIZES = (
-    "shapes cannot be multiplied",
-    "expected input",
-    "Expected input",
-    "Expected 2D (unbatched) or 3D",
-    "Expected 3D (unbatched) or 4D",
-    "input.size(-1) must be equal",
-    "Sizes of tensors must match",
-    "normalized_shape",
-    "must match the size",
-)
-
-
-def _sizes(text: str, batch: Any) -> UsageError | None:
-    """An input of a size that a layer was not made for, or a target of another size."""
-    if not any(words in text for words in _SIZES):
-        return None
-    shapes = ", ".join(f"{path} {list(tensor.shape)}" for path, tensor in nests.paths(batch))
-    said = text.partition("\n")[0].rstrip(".")
-    return UsageError(
-        f"sizes do not fit: {said}. The batch is {shapes}: check the order of its "
-        "dimensions, and the size that the layer was made for"
-    )
-
-
-_MISFIT = (
-    "should be the same",
-    "same dtype",
-    "expected scalar type",
-    "not implemented for",
-    "must match the dtype",
-    "target dtype",
-    "Expected tensor for argument",
-    "Expected floating point type",
-    "expected m1 and m2 to have the same dtype",
-)
-_TYPE_NAMES = {
-    torch.float64: "Double",
-    torch.float32: "Float",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-}
-"""Names of dtypes in torch's messages."""
-
-
-def _dtypes(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
-    if not any(words in text for words in _MISFIT):
-        return None
-    tensors = list(nests.paths(batch))
-    for path, tensor in tensors:
-        name = f"{path} {list(tensor.shape)} is {_dtype(tensor)}"
-        if tensor.dtype == torch.uint8 and tensor.dim() >= 3:
-            return UsageError(
-                f"{name}, the model's parameters are {_dtype(parameter)}: convert images to "
-                f"floating point, such as {path}.float() / 255"
-            )
-        wide = torch.float64 in (tensor.dtype, parameter.dtype)
-        named = (
-            _TYPE_NAMES.get(tensor.dtype, "?") in text
-            and _TYPE_NAMES.get(parameter.dtype, "?") in text
+        raise UsageError(
+            "the loss has no gradient: it was computed under torch.no_grad(), from detached "
+            "tensors, or only from frozen parameters. Compute it from the model's output in "
+            "training mode"
         )
-        number = tensor.is_floating_point() or ("same dtype" in text and not tensor.is_complex())
-        if number and tensor.dtype != parameter.dtype and (wide or named):
-            return UsageError(
-                f"{name}, the model's parameters are {_dtype(parameter)}: convert with "
-                f"{path}.to({parameter.dtype})"
-            )
-    return _labels(text, tensors)
 
 
-def _labels(text: str, tensors: list[tuple[str, Tensor]]) -> UsageError | None:
-    """Class indices that are not int64."""
-    if "Long" not in text and "nll_loss" not in text and "cross_entropy" not in text:
-        return None
-    target = next((pair for pair in reversed(tensors) if pair[1].dim()), None)
-    if target is None or target[1].dtype == torch.int64:
-        return None
-    path, tensor = target
-    return UsageError(
-        f"{path} {list(tensor.shape)} is {_dtype(tensor)}: class indices must be int64, "
-        f"such as {path}.long()"
+def add_facts(error: Exception, model: nn.Module, batch: Any) -> None:
+    """Add to an error of forward, loss or backward what torch's message lacks: batch and model.
+
+    Shapes, dtypes and devices beside each other show which of them does not fit.
+    """
+    if isinstance(error, UsageError) or is_out_of_memory(error):
+        return
+    tensors = list(nests.paths(batch))
+    shown = [f"{path} {list(tensor.shape)} {_place(tensor)}" for path, tensor in tensors[:MOST]]
+    rest = f" and {len(tensors) - MOST} more" if tensors[MOST:] else ""
+    parameter = _place(next(model.parameters()))
+    error.add_note(
+        f"flatout.train_step: the batch is {', '.join(shown) or 'without tensors'}{rest}; the "
+        f"model's parameters are {parameter}"
     )
+
+
+def _place(tensor: Tensor) -> str:
+    return f"{_dtype(tensor)} on {tensor.device}"
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -53,8 +53,9 @@ def train_step(
     clip_norm=1.0)`; then `loss = step(batch)` for each batch is the whole loop. TrainStep documents
     the arguments.
 
-    Raises UsageError here, on the first call, or in place of an error raised by torch: it names
-    what is wrong (the parameter, the tensor with its shape, dtype and device) and how to fix it.
+    Raises UsageError here or on the first call: it names what is wrong (the parameter, the tensor
+    with its shape) and how to fix it. An error of torch has a note with the shapes, dtypes and
+    devices of batch and model; `flatout.explain()` has its cure.
     """
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
@@ -186,7 +187,7 @@ class TrainStep:
     def _make_graph_step(self) -> WholeStep | None:
         """The step as one graph if it can be captured, else None, with the reason noted."""
         choice = self._choices.graph
-        if choice in (False, "no", "False"):
+        if choice is False:
             self._graph_note = "no: requested"
         elif self.device.type != "cuda":
             on = "CPU" if self.device.type == "cpu" else self.device.type
@@ -202,8 +203,7 @@ class TrainStep:
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)
             undo, self._fit.free = self._passes.undo, self._free_graph
-            rest: dict[str, Any] = {"loss_fn": self._loss_fn, "average": lambda: self.ema}
-            return WholeStep(self._body, *parts, undo=undo, **rest)
+            return WholeStep(self._body, *parts, loss_fn=self._loss_fn, undo=undo)
         return None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -233,7 +233,7 @@ class TrainStep:
         except NonfiniteError:
             problems.check_filled(batch)  # the mean of an empty batch is NaN
             raise
-        self._advance(loss, taken)
+        self._advance(taken)
         return loss
 
     def _first(self, batch: Any) -> Tensor:
@@ -256,7 +256,7 @@ class TrainStep:
         self._calls += 1
         self._checked = True
         if group.alone:
-            self._advance(loss, self._take(loss))
+            self._advance(self._take(loss))
         elif group.count == group.every:
             self._end_group()
         return loss
@@ -277,14 +277,14 @@ class TrainStep:
             correction = group.correction()
         group.clear()
         taken = self._update.take(loss, correction)
-        self._advance(loss, taken)
+        self._advance(taken)
         return taken
 
-    def _advance(self, loss: Tensor, taken: bool, averaged: bool = False) -> None:
-        """The actions after a step. averaged: the average has already moved."""
+    def _advance(self, taken: bool) -> None:
+        """The actions after a step."""
         if taken and self.scheduler is not None:
             self.scheduler.step()
-        if taken and self.ema is not None and not averaged:
+        if taken and self.ema is not None:
             self.ema.update_parameters(self._bare)
 
     def flush(self) -> bool:
@@ -317,8 +317,6 @@ class TrainStep:
         outputs = {"loss": loss, "grad_norm": norm, "row": row}
         if not stepped:
             outputs["left out"] = row
-        elif self.ema is not None and self.ema.move(self._bare):
-            outputs["averaged"] = row  # every replay of this recording moves the average too
         return outputs
 
     def _after_graph(self, outputs: dict[str, Tensor]) -> Tensor:
@@ -326,10 +324,8 @@ class TrainStep:
         row = outputs["row"].clone()
         update = self._device_update()
         update.steps += 1
-        if "averaged" in outputs and self.ema is not None:
-            self.ema.count()
         update.record([row[0], row[1]], row[2:] if len(row) > 2 else None)
-        self._advance(row[0], "left out" not in outputs, averaged="averaged" in outputs)
+        self._advance("left out" not in outputs)
         return row[0]
 
     def _device_update(self) -> DeviceUpdate:

@@ -13,7 +13,7 @@ from PIL import Image
 from flatout_train.errors import UsageError
 from flatout_train.images import augmenting
 from flatout_train.images.augmenting import DRAWS, RATIO, Cuts, Normalise
-from flatout_train.images.decoding import open_picture
+from flatout_train.images.decoding import PillowPicture
 from flatout_train.images.device_decoding import DecodedPicture
 from train.images.pictures import encoded, picture, reference
 
@@ -82,7 +82,7 @@ def test_half_of_the_pictures_are_flipped_and_the_draws_are_one_per_seed() -> No
 def test_evaluation_is_resize_and_centre_crop_as_with_pillow(width: int, height: int) -> None:
     image = picture(1, width, height)
     chosen = cuts(train=False)
-    opened = open_picture(encoded(image, "PNG"), None)
+    opened = PillowPicture(encoded(image, "PNG"))
     found = augmenting.cut(opened, chosen, [0.0] * DRAWS)
     if max(width, height) > 3 * min(width, height):  # only the middle was resized
         side = 3 * min(width, height)
@@ -93,7 +93,7 @@ def test_evaluation_is_resize_and_centre_crop_as_with_pillow(width: int, height:
 
 
 def test_a_very_long_picture_stays_small_in_between() -> None:
-    opened = open_picture(encoded(picture(1, 1, 20_000), "PNG"), None)
+    opened = PillowPicture(encoded(picture(1, 1, 20_000), "PNG"))
     found = augmenting.cut(opened, cuts(train=False, size=224), [0.0] * DRAWS)
     assert found.shape == (224, 224, 3)
 
@@ -108,8 +108,8 @@ def test_a_random_region_is_cut_and_resized_as_with_pillow() -> None:
         wanted = wanted.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     flat = torch.frombuffer(bytearray(wanted.tobytes()), dtype=torch.uint8).view(32, 32, 3)
     for opened in (
-        open_picture(encoded(image, "PNG"), None),
-        DecodedPicture(open_picture(encoded(image, "PNG"), None).region(None, 1).permute(2, 0, 1)),
+        PillowPicture(encoded(image, "PNG")),
+        DecodedPicture(PillowPicture(encoded(image, "PNG")).region(None, 1).permute(2, 0, 1)),
     ):
         found = augmenting.cut(opened, cuts(), row)
         assert int((found.int() - flat.int()).abs().max()) <= 1
@@ -195,7 +195,7 @@ def test_the_choice_is_told() -> None:
 @pytest.mark.gpu
 def test_a_batch_on_the_gpu_is_the_batch_on_the_cpu() -> None:
     canvases = torch.stack(
-        [open_picture(encoded(picture(n, 96, 80)), None).region(None, 1.0) for n in range(4)]
+        [PillowPicture(encoded(picture(n, 96, 80))).region(None, 1.0) for n in range(4)]
     )
     rows = cuts().draw(4, 3).tolist()
     places = torch.tensor([augmenting.random_box(96, 80, row) for row in rows])

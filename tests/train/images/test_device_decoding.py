@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from flatout_train.images import device_decoding
-from flatout_train.images.decoding import open_picture
+from flatout_train.images.decoding import PillowPicture
 from flatout_train.images.device_decoding import DeviceDecoder
 from train.images.pictures import encoded, picture
 
@@ -27,7 +27,7 @@ TENSORS = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in FILES]
 
 def plain(data: bytes) -> Tensor:
     """uint8 [3, h, w]"""
-    return open_picture(data, None).region(None, 1.0).permute(2, 0, 1)
+    return PillowPicture(data).region(None, 1.0).permute(2, 0, 1)
 
 
 def repeated(data: bytes) -> Tensor:

@@ -68,36 +68,6 @@ def test_a_mapping_gives_the_labels(tmp_path: Path) -> None:
     assert (named.classes, named.labels.tolist()) == (["10", "2"], [0, 1])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a.jpg,9\nb.jpg,10\n",
-        "label,path,who\n9,a.jpg,x\n10,b.jpg,y\n",
-        "\ufeffPath,Label\na.jpg,9\nb.jpg,10\n",
-    ],
-)
-def test_a_csv_file_gives_the_labels(tmp_path: Path, text: str) -> None:
-    root = touch(tmp_path, "a.jpg", "b.jpg")
-    table = tmp_path / "labels.csv"
-    table.write_text(text, encoding="utf-8")
-    found = image_folder.find(root, table)
-    assert found.names == ["a.jpg", "b.jpg"]
-    assert (found.classes, found.labels.tolist()) == (["9", "10"], [0, 1])
-
-
-def test_a_csv_file_that_tells_no_columns_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "a.jpg")
-    table = tmp_path / "labels.csv"
-    table.write_text("a.jpg,train,3\n")
-    with pytest.raises(UsageError, match="columns `path` and `label`"):
-        image_folder.find(tmp_path, table)
-    table.write_text("path,label\na.jpg\n")
-    with pytest.raises(UsageError, match="too few columns"):
-        image_folder.find(tmp_path, table)
-    with pytest.raises(UsageError, match="cannot be read"):
-        image_folder.find(tmp_path, tmp_path / "none.csv")
-
-
 def test_folders_that_cannot_be_are_refused_with_the_cure(tmp_path: Path) -> None:
     def refused(words: str, root: Path, **given: object) -> None:
         with pytest.raises(UsageError, match=words):

@@ -24,7 +24,7 @@ import flatout
 from flatout_train.errors import UsageError
 from flatout_train.images import device_decoding, finishing
 from flatout_train.images import image_loader as images
-from flatout_train.images.decoding import CorruptError, open_picture
+from flatout_train.images.decoding import CorruptError, PillowPicture
 from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.image_loader import ImageLoader, image_loader
 from flatout_train.loader import sampling
@@ -247,19 +247,6 @@ def test_mostly_corrupt_pictures_are_an_error_that_names_some(tmp_path: Path) ->
         passed(loader(root))
 
 
-def test_among_many_the_names_of_the_skipped_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flatout_train.images.reading.NAMED", 2)
-    root = folder(tmp_path, 2, 6)
-    for number in range(4):
-        (root / f"c0/{number}.jpg").write_bytes(b"broken")
-    one = loader(root)
-    with pytest.warns(UserWarning, match="4 pictures"):
-        passed(one)
-    assert (len(one.skipped), len(list(one.skipped))) == (4, 2)
-
-
 @pytest.mark.skipif(
     sys.platform == "win32" or os.geteuid() == 0, reason="everything is readable here"
 )
@@ -325,8 +312,8 @@ def test_a_function_of_the_users_gets_pixels_on_the_device(tmp_path: Path) -> No
 
 def test_labels_from_a_table_and_half_precision(tmp_path: Path) -> None:
     root = folder(tmp_path, 1, 4)
-    (root / "labels.csv").write_text("c0/0.jpg,7\nc0/1.jpg,9\nc0/3.jpg,7\n")
-    one = loader(root, labels=root / "labels.csv", train=False, dtype=torch.bfloat16)
+    table = {"c0/0.jpg": 7, "c0/1.jpg": 9, "c0/3.jpg": 7}
+    one = loader(root, labels=table, train=False, dtype=torch.bfloat16)
     [(found, labels)] = passed(one)
     assert one.classes == ["7", "9"] and labels.tolist() == [0, 1, 0]
     assert found.dtype == torch.bfloat16
@@ -417,7 +404,7 @@ def fake(broken: set[int]) -> Callable[[torch.device], DeviceDecoder]:
         if any(len(file) in broken for file in files):
             raise RuntimeError("nvjpegDecode failed: 6\nmore")
         data = [bytes(file.tolist()) for file in files]
-        return [open_picture(one, None).region(None, 1.0).permute(2, 0, 1) for one in data]
+        return [PillowPicture(one).region(None, 1.0).permute(2, 0, 1) for one in data]
 
     return lambda device: DeviceDecoder("fake:device", decode)
 
@@ -462,13 +449,13 @@ def test_what_neither_can_decode_is_skipped_and_named(
     root = folder(tmp_path, 2, 8)
     bad = one_that_differs(root)
 
-    def opened(data: bytes, decoder: Any) -> Any:
+    def opened(data: bytes) -> Any:
         if len(data) == bad:
             raise CorruptError("no Huffman table")
-        return open_picture(data, decoder)
+        return PillowPicture(data)
 
     monkeypatch.setattr(device_decoding, "installed", fake({bad}))
-    monkeypatch.setattr(finishing, "open_picture", opened)
+    monkeypatch.setattr(finishing, "PillowPicture", opened)
     one = loader(root, decoder="fake:device", cache=False, train=train)
     with pytest.warns(UserWarning, match="no Huffman table"):
         batches = passed(one)

@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import flatout
-from flatout_train import plans
 from flatout_train.errors import UsageError
 from flatout_train.loader import loader as loading
 from flatout_train.loader import sampling
@@ -382,17 +381,6 @@ def test_the_end_of_an_iterator_in_the_data_set_is_not_the_end_of_the_epoch(work
     next(batches)
     with pytest.raises(RuntimeError, match=r"samples \[4, 5, 6, 7\] raised StopIteration"):
         next(batches)
-
-
-@pytest.mark.slow
-def test_a_plan_chooses_where_the_arguments_do_not() -> None:
-    plan = plans.StepPlan(loader={"workers": 0, "prefetch_factor": 3, "pin_memory": True})
-    for more, chosen in (({}, (0, None)), ({"workers": 1}, (1, 3)), ({"prefetch": 5}, (0, None))):
-        loader = flatout.loader(Augmented(), 4, plan=plan, **more)
-        next(iter(loader))
-        torchs = loader._source._loader
-        assert (torchs.num_workers, torchs.prefetch_factor) == chosen
-        loader.close()
 
 
 def test_workers_see_what_the_program_changes_between_passes() -> None:

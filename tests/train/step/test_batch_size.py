@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import flatout
-import forked
 from flatout_train.errors import UsageError
 from flatout_train.step import batch_size as file
 from flatout_train.step.batch_size import BatchSize, HostPeak, find_batch_size
@@ -26,7 +25,6 @@ from train.step.loops import same
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-PROGRAM = Path(__file__).with_name("batch_size_program.py")
 
 
 class Small(nn.Module):
@@ -248,7 +246,7 @@ def test_the_step_s_own_device_is_waited_for(
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     monkeypatch.setattr(torch, "mps", module)
     step: Any = SimpleNamespace(device=torch.device(device))
-    file._Search(step, make_batch, None, 1, None)._wait()
+    file._Search(step, make_batch, 1, None)._wait()
     assert calls == [given]
 
 
@@ -276,12 +274,11 @@ def test_in_the_middle_of_a_group_it_is_refused() -> None:
         find_batch_size(step, make_batch, start=2)
 
 
-def test_ranks_agree_on_what_fits_on_all(tmp_path: Path) -> None:
-    done = forked.bare([str(PROGRAM)], tmp_path, tmp_path)
-    assert done.returncode == 0, done.stderr
-    one, other = done.stdout.split("\n")[:2]
-    assert one == other
-    assert one.startswith("largest 13 ")
+def test_a_model_of_several_ranks_is_refused() -> None:
+    step = make_step(Memory(800))
+    step._group.ranks = SimpleNamespace()
+    with pytest.raises(UsageError, match="before DistributedDataParallel or fully_shard"):
+        find_batch_size(step, make_batch, start=2)
 
 
 def held(mib: int) -> int:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flatout_train.step import compiling, loss_region
-from flatout_train.step.loss_region import SMALLEST, LossRegion
+from flatout_train.step import compiling
+from flatout_train.step.compiling import SMALLEST, LossRegion
 
 # Dynamo hides it from people, not from a filter that makes errors of warnings.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -115,7 +115,7 @@ def test_where_the_compiler_fails_the_loss_is_as_written(monkeypatch: pytest.Mon
             self.function = function
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            if self.function.__name__ == loss_region.cross_entropy.__name__:
+            if self.function.__name__ == compiling.cross_entropy.__name__:
                 raise torch._dynamo.exc.TorchDynamoException("no kernel for this")
             return self.function(*args, **kwargs)
 

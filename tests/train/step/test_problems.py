@@ -88,7 +88,7 @@ def test_schedulers() -> None:
 def test_parameters_that_the_optimizer_lacks() -> None:
     model = network()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
-    with pytest.raises(UsageError, match=r"2 parameters .* 2\.weight \[3, 6\], 2\.bias \[3\]"):
+    with pytest.raises(UsageError, match=r"lacks 2 of .* 2\.weight \[3, 6\], 2\.bias \[3\]"):
         flatout.train_step(model, F.cross_entropy, optimizer)
     for parameter in model[2].parameters():
         parameter.requires_grad_(False)
@@ -97,26 +97,10 @@ def test_parameters_that_the_optimizer_lacks() -> None:
 
 def test_an_optimizer_of_another_model() -> None:
     model = network()
-    with pytest.raises(UsageError, match=r"none of .* created for another model\. Create it"):
+    with pytest.raises(UsageError, match=r"none of .* created for another model, or"):
         flatout.train_step(model, F.cross_entropy, sgd(nn.Linear(2, 2)))
-    with pytest.raises(UsageError, match="before the model's tensors were replaced"):
+    with pytest.raises(UsageError, match="or before this one was moved"):
         flatout.train_step(model, F.cross_entropy, sgd(copy.deepcopy(model)))
-
-
-def test_an_optimizer_made_before_the_model_was_moved() -> None:
-    model = network()
-    optimizer = sgd(model)
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    try:
-        model.to("meta")
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(False)
-    with pytest.raises(UsageError, match="on the meta device"):
-        flatout.train_step(model, F.cross_entropy, optimizer)
-    model.to_empty(device="cpu")
-    stale = torch.optim.SGD([nn.Parameter(each.to("meta")) for each in model.parameters()], lr=0.1)
-    with pytest.raises(UsageError, match=r"created before the model was moved.*after model\.to"):
-        flatout.train_step(model, F.cross_entropy, stale)
 
 
 def test_parameters_of_the_loss_belong_to_the_optimizer() -> None:
@@ -174,35 +158,12 @@ def test_a_model_without_values_is_brought_to_a_device_that_is_there() -> None:
         flatout.train_step(model, F.cross_entropy, sgd(model))
 
 
-def test_a_loss_that_goes_wrong_later() -> None:
-    calls = []
-
-    def loss_fn(output: Tensor, target: Tensor) -> Tensor:
-        calls.append(1)
-        loss = F.cross_entropy(output, target, reduction="none")
-        return loss.mean() if len(calls) == 1 else loss if len(calls) == 2 else loss.mean().detach()
-
-    one = step(loss_fn=loss_fn)
-    one(pair())
-    with pytest.raises(UsageError, match="not 0-d") as caught:
-        one(pair())
-    assert isinstance(caught.value.__cause__, RuntimeError)
-    with pytest.raises(UsageError, match="no gradient"):
-        one(pair())
-
-
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        ((torch.randn(5, 4).double(), pair()[1]), r"batch\[0\] \[5, 4\] is float64, .* float32"),
-        ((pair()[0], torch.zeros(5, dtype=torch.int32)), r"batch\[1\] .* int32: class indices"),
-        ((pair()[0], torch.zeros(5)), r"batch\[1\] \[5\] is float32: class indices must be int64"),
-        ((torch.randn(5, 4, device="meta"), pair()[1]), r"on meta, the model on cpu: .*to_device"),
         ((torch.randn(0, 4), torch.zeros(0).long()), r"batch is empty: batch\[0\] .*\[0, 4\]"),
         ({"x": pair()[0], "y": pair()[1]}, "a dict with 'x', 'y'"),
         (pair()[0], r"one tensor of shape \[5, 4\]"),
-        ((torch.randn(5, 7), pair()[1]), r"sizes do not fit: .*\(5x7 and 4x.*batch\[0\] \[5, 7\]"),
-        ((pair()[0], pair()[1][:3]), r"sizes do not fit: Expected input batch_size \(5\)"),
         ((*pair(), 1), "a tuple of 3"),
     ],
 )
@@ -211,32 +172,43 @@ def test_batches(batch: Any, said: str) -> None:
         step()(batch)
 
 
-def test_images_as_bytes() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(3))
-    model(torch.zeros(1, 3, 8, 8))
-    images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
-    with pytest.raises(UsageError, match=r"batch\[0\] \[2, 3, 8, 8\] is uint8.*float\(\) / 255"):
-        step(model)((images, torch.zeros(2).long()))
-
-
-def test_images_with_a_dimension_too_many() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
-    batch = torch.zeros(1, 2, 3, 8, 8), torch.zeros(1).long()
-    with pytest.raises(UsageError, match=r"sizes do not fit: Expected 3D .*\[1, 2, 3, 8, 8\]"):
-        step(model)(batch)
-
-
-def test_errors_come_on_any_call_with_torchs_own_behind() -> None:
+@pytest.mark.parametrize(
+    ("batch", "facts"),
+    [
+        ((torch.randn(5, 4).double(), pair()[1]), "batch[0] [5, 4] float64 on cpu"),
+        ((pair()[0], torch.zeros(5, dtype=torch.int32)), "batch[1] [5] int32 on cpu"),
+        ((torch.randn(5, 4, device="meta"), pair()[1]), "batch[0] [5, 4] float32 on meta"),
+        ((torch.randn(5, 7), pair()[1]), "batch[0] [5, 7] float32 on cpu"),
+        ((pair()[0], torch.full((5,), 9)), "batch[1] [5] int64 on cpu"),
+    ],
+)
+@pytest.mark.parametrize("calls", [0, 1])
+def test_an_error_of_torch_has_the_facts_of_batch_and_model(
+    batch: Any, calls: int, facts: str
+) -> None:
     one = step()
-    one(pair())
-    with pytest.raises(UsageError, match="float64") as caught:
-        one((pair()[0].double(), pair()[1]))
-    assert isinstance(caught.value.__cause__, RuntimeError)
+    for _ in range(calls):
+        one(pair())
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as caught:
+        one(batch)
+    (note,) = caught.value.__notes__
+    assert facts in note
+    assert note.endswith("; the model's parameters are float32 on cpu")
 
 
-def test_errors_that_are_not_understood_stay_as_they_are() -> None:
-    with pytest.raises(IndexError, match="out of bounds"):
-        step()((pair()[0], torch.full((5,), 9)))
+def test_an_error_in_the_backward_pass_has_them_too_and_a_large_batch_is_cut_short() -> None:
+    calls = []
+
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        calls.append(1)
+        loss = model(batch[0]).square()
+        return loss.mean() if len(calls) == 1 else loss.mean().detach()
+
+    one = step(loss_fn=loss_fn)
+    one([torch.ones(2, 4)] * 20)
+    with pytest.raises(RuntimeError, match="does not require grad") as caught:
+        one([torch.ones(2, 4)] * 20)
+    assert "batch[7] [2, 4] float32 on cpu and 12 more;" in caught.value.__notes__[0]
 
 
 def test_an_empty_batch_later_is_named() -> None:
@@ -262,36 +234,6 @@ def test_a_failed_start_leaves_the_model_as_it_was() -> None:
         flatout.train_step(model, F.cross_entropy, optimizer, compile="fast")
     assert len(optimizer._optimizer_step_pre_hooks) == hooks
     assert not any(group["fused"] for group in optimizer.param_groups)
-
-
-@pytest.mark.gpu
-def test_model_and_batch_on_different_devices() -> None:
-    model = network().cuda()
-    with pytest.raises(UsageError, match=r"batch\[0\] \[5, 4\] is on cpu, the model on cuda:0"):
-        step(model)(pair())
-    input, target = pair()
-    with pytest.raises(UsageError, match=r"batch\[1\] \[5\] is on cpu"):
-        step(model)((input.cuda(), target))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "model_dtype"),
-    [
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-        (torch.float32, torch.bfloat16),
-        (torch.int64, torch.float32),
-    ],
-)
-def test_an_input_of_another_precision_than_the_model_is_named(
-    dtype: torch.dtype, model_dtype: torch.dtype
-) -> None:
-    model = network().to(model_dtype)
-    step = flatout.train_step(model, F.cross_entropy, sgd(model), **PLAIN)
-    inputs, targets = pair()
-    said = rf"batch\[0\] .* is {str(dtype)[6:]}, .* convert with batch\[0\]\.to\({model_dtype}\)"
-    with pytest.raises(UsageError, match=said):
-        step((inputs.to(dtype), targets))
 
 
 def test_a_step_that_cannot_be_made_leaves_the_model_as_it_was() -> None:

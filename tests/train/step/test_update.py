@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import flatout
 from flatout_train.errors import NonfiniteError
@@ -363,7 +364,7 @@ def test_stop_on_a_gpu_leaves_the_weights_good() -> None:
 @pytest.mark.parametrize("clip", [None, 0.1])
 def test_the_step_as_one_recording(bad: tuple[int, ...], clip: float | None) -> None:
     """With a stand-in for CUDA graphs: what the body does on the device is all there is."""
-    model, optimizer, step = made("sgd-fused", nonfinite="skip", clip_norm=clip)
+    model, optimizer, step = made("sgd-fused", nonfinite="skip", clip_norm=clip, ema=0.75)
 
     def tensors() -> list[Tensor]:
         buffers = [each for each in step._buffers._copies if each is not None]
@@ -385,9 +386,30 @@ def test_the_step_as_one_recording(bad: tuple[int, ...], clip: float | None) -> 
     )
     twin = network()
     other = OPTIMIZERS["sgd-fused"](twin.parameters())
-    by_hand(twin, other, [batch for place, batch in enumerate(data) if place not in bad], clip)
+    average = AveragedModel(twin, multi_avg_fn=get_ema_multi_avg_fn(0.75))  # type: ignore[no-untyped-call]
+    good = [batch for place, batch in enumerate(data) if place not in bad]
+    by_hand(twin, other, good, clip, average=average)
     for found, expected in zip(snapshot(model, optimizer), snapshot(twin, other), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    if not bad:  # one that the device has left out moves the average to the weights once more
+        for found, expected in zip(step.ema.parameters(), average.parameters(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_rehearsal_that_is_known_to_be_left_out_advances_nothing() -> None:
+    """Momentum is made in a step that must not be left out on the device, so the host looks."""
+    model, optimizer, step = made("sgd-fused", nonfinite="skip")
+    step.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    recorder = FakeRecorder(list)
+    recorder.waits = "the step waits for the device"
+    step._graph_step = WholeStep(
+        step._body, model, optimizer, torch.device("cpu"), recorder=recorder
+    )
+    for batch in batches(bad=tuple(range(6))):
+        step(batch)
+    assert recorder.rehearsals == 1
+    assert step.scheduler.last_epoch == 2
 
 
 @pytest.mark.usefixtures("accelerator")

@@ -13,31 +13,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 _ABSENT = object()
 _FROZEN = operator.attrgetter("requires_grad")
 
 
 class Placement:
-    """The memory of model, optimizer and average, to detect when any of it is replaced."""
+    """The memory of model and optimizer, to detect when any of it is replaced."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        average: AveragedModel | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.parameters = list(model.parameters())
-        self._average = average
         places = [
-            (held, label)
-            for module, label in _labelled(model, average)
+            (held, name or "model")
+            for name, module in model.named_modules()
             for held in (module._parameters, module._buffers, module._modules)
-            if held and module is not average
+            if held
         ]
-        if average is not None:  # its own counter is on the host
-            places.append((average._modules, "ema"))
         self._held: list[dict[str, Any]] = [held for held, _ in places]
         self._labels = [label for _, label in places]
         self._before = [dict(held) for held in self._held]
@@ -57,15 +48,13 @@ class Placement:
         self._sizes = self._group_sizes()
         self._find_flags(list(model.modules()))
 
-    def moved(self, average: AveragedModel | None = None) -> str | None:
+    def moved(self) -> str | None:
         """What was replaced or moved, by name, or None."""
         optimizer = self._optimizer
         if optimizer.param_groups is not self._groups or optimizer.state is not self._state:
             return "the optimizer's state"
         if self._group_sizes() != self._sizes:
             return "the optimizer's parameter list"
-        if average is not self._average:
-            return "the average"
         if self._is_held() and list(map(Tensor.data_ptr, self._tensors)) == self._addresses:
             return None
         return self._name_moved()
@@ -128,14 +117,6 @@ class Placement:
 
     def _group_sizes(self) -> list[int]:
         return [len(group["params"]) for group in self._optimizer.param_groups]
-
-
-def _labelled(model: nn.Module, average: AveragedModel | None) -> list[tuple[nn.Module, str]]:
-    labelled = [(module, name or "model") for name, module in model.named_modules()]
-    if average is not None:
-        modules = average.module.named_modules()
-        labelled += [(module, f"ema.{name}" if name else "ema.module") for name, module in modules]
-    return labelled
 
 
 def _needs_identity(tensor: Tensor) -> bool:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
 from flatout_train.out_of_memory import is_out_of_memory, let_go
-from flatout_train.step.averaging import Average
 from flatout_train.step.graph.cuda import CudaRecorder
 from flatout_train.step.graph.host import Hooks, HostState, Watchers, refusal
 from flatout_train.step.graph.kinds import describe, difference
@@ -69,13 +68,12 @@ class WholeStep:
     """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph if possible.
 
     `body` does everything of one optimizer step on the device: gradients to None, forward,
-    backward, clipping, `optimizer.step()`, and the update of an average if there is one and the
-    update is not the first; no scheduler, no decision on the host. `run(batch)` either does the
-    whole step and returns the body's tensors, or does nothing and returns None, so the caller runs
-    `body(batch)`. For each batch shape, the first two steps are left to the caller, the third runs
-    on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at once,
-    and the rest are replays: each call is one step, none is lost or done twice. The next call
-    overwrites the returned tensors.
+    backward, clipping and `optimizer.step()`; no scheduler, no average, no decision on the host.
+    `run(batch)` either does the whole step and returns the body's tensors, or does nothing and
+    returns None, so the caller runs `body(batch)`. For each batch shape, the first two steps are
+    left to the caller, the third runs on a side stream as `torch.cuda.graph` requires, the fourth
+    is recorded and replayed at once, and the rest are replays: each call is one step, none is lost
+    or done twice. The next call overwrites the returned tensors.
 
     Learning rates that a scheduler or the user writes to `optimizer.param_groups` reach the
     recording. Another shape, another value of another hyperparameter, `model.eval()` of a part, a
@@ -83,7 +81,7 @@ class WholeStep:
     recording, up to four; after a `load_state_dict` of the optimizer, or when the model was moved,
     all are recorded again. Gradients stay readable in `.grad` after each call. While model,
     gradients or optimizer have hooks of the program's, which a replay would not call, steps are
-    left to the caller; so is a step whose update of `average()` is the first, which copies.
+    left to the caller.
 
     `phase` is the current state, `reason` says it in words: "recorded", or why not. `close()`
     frees the recordings and restores the optimizer's flags.
@@ -98,12 +96,11 @@ class WholeStep:
         scheduler: Any = None,
         *,
         loss_fn: Any = None,
-        average: Callable[[], Average | None] | None = None,
         recorder: GraphRecorder | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
         self._body, self._model, self._optimizer = body, model, optimizer
-        self._loss_fn, self._average = loss_fn, average or _no_average
+        self._loss_fn = loss_fn
         self._program = Program(model, loss_fn)
         self._device = device
         self._recorder: GraphRecorder = recorder or CudaRecorder(device)
@@ -132,7 +129,7 @@ class WholeStep:
             return None
         self._check_memory()
         tensors: list[Tensor] = []
-        fits = not self._over and not self._is_the_callers()
+        fits = not self._over and not self._has_hooks()
         signature = self._signature(batch, tensors) if fits else None
         if signature is None:
             self._active = None
@@ -178,9 +175,8 @@ class WholeStep:
 
     def _check_memory(self) -> None:
         """Start afresh if parameters, buffers or the optimizer's state were replaced."""
-        average = self._average()
         if self._placement is not None:
-            moved = self._placement.moved(average)
+            moved = self._placement.moved()
             if moved is None:
                 return
             self._moves += 1
@@ -192,19 +188,14 @@ class WholeStep:
             self._program = Program(self._model, self._loss_fn)
             self._hooks = Hooks(self._model, self._optimizer)
         self._rates.prepare()
-        self._placement = Placement(self._model, self._optimizer, average)
+        self._placement = Placement(self._model, self._optimizer)
 
-    def _is_the_callers(self) -> bool:
-        """Whether the program has hooks, or the average's update is the first: run eagerly."""
-        average = self._average()
+    def _has_hooks(self) -> bool:
+        """Whether the program has hooks, so that steps run eagerly."""
         problem = self._hooks.problem()
         if problem is not None:
             self._refuse(problem)
-        elif average is not None and average.is_empty():
-            self._wait("the average has not had its first update")
-        else:
-            return False
-        return True
+        return problem is not None
 
     def _flags(self) -> Hashable:
         placement = self._placement
@@ -386,10 +377,6 @@ class WholeStep:
         self._refuse(reason)
         self._drop()
         self._rates.undo()
-
-
-def _no_average() -> None:
-    return None
 
 
 def _buffer(tensor: Tensor, buffers: list[Tensor]) -> Tensor:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flatout_train.step.averaging import Average
 from flatout_train.step.graph.placement import Placement
 from flatout_train.step.graph.rates import Rates
 from train.step.loops import Calls
@@ -27,11 +26,11 @@ class Model(nn.Module):
         self.register_buffer("later", None)
 
 
-def made() -> tuple[Any, torch.optim.Optimizer, Average]:
+def made() -> tuple[Any, Placement]:
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return model, optimizer, Average(model, 0.9)
+    return model, Placement(model, optimizer)
 
 
 def equal_parameter(model: Any) -> None:
@@ -91,30 +90,12 @@ CHANGES: dict[Callable[[Any], None], str] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_moved_is_noticed_and_named(change: Callable[[Any], None]) -> None:
-    model, optimizer, _ = made()
-    placement = Placement(model, optimizer)
+    model, placement = made()
     assert placement.moved() is None
     model.inner.weight.data.add_(1)
     assert placement.moved() is None, "written into"
     change(model)
     assert placement.moved() == CHANGES[change]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_moved_in_the_average_is_noticed(change: Callable[[Any], None]) -> None:
-    model, optimizer, average = made()
-    placement = Placement(model, optimizer, average)
-    average.count()
-    assert placement.moved(average) is None
-    change(average.module)
-    name = CHANGES[change].replace("model.", "module.")
-    assert placement.moved(average) == f"ema.{name}"
-
-
-def test_another_average_or_none_is_noticed() -> None:
-    model, optimizer, average = made()
-    placement = Placement(model, optimizer, average)
-    assert placement.moved(None) == placement.moved(Average(model, 0.9)) == "the average"
 
 
 class Eager(nn.Linear):
@@ -132,9 +113,9 @@ class Eager(nn.Linear):
 
 
 def test_flags_are_one_object_until_one_changes() -> None:
-    model, optimizer, _ = made()
+    model, _ = made()
     model.own = Eager(2, 2)
-    placement = Placement(model, optimizer)
+    placement = Placement(model, torch.optim.SGD(model.parameters()))
     seen = [placement.flags()]
     assert placement.flags() is seen[0]
     for change in (
