@@ -1,4 +1,4 @@
-"""One whole `flatout bench`, with the machine under load and its ceilings; or the last one."""
+"""One whole `flatout bench`, with the machine under load and its ceilings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import psutil
 
-from flatout.benching import ceiling_store, ceilings
+from flatout.benching import ceilings
 from flatout.benching.ceiling_run import CeilingOrders, Listener
 from flatout.benching.ceiling_watch import GpuWatch
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.nouns.errors import UserError
 from flatout.nouns.machine import Machine
-from flatout.probing import identity, machine
+from flatout.probing import machine
 
 BUSY_S = 0.4
 """Seconds for which the cores are watched before flatout runs anything."""
@@ -55,23 +55,6 @@ def cores_busy(interval_s: float = BUSY_S) -> float | None:
         return float(psutil.cpu_percent(interval_s)) / 100
     except (psutil.Error, OSError, RuntimeError):
         return None
-
-
-def last() -> Benched:
-    """What was last measured here, with any torch. Raises UserError if nothing was."""
-    machine_identity = identity.identity()
-    stored = ceiling_store.load(machine_identity)
-    if stored is None:
-        raise UserError("nothing has been measured on this machine yet", "flatout bench --quick", 1)
-    return Benched(
-        machine=machine_identity,
-        torch=stored.torch,
-        ceilings=stored.ceilings,
-        findings=(),
-        quick=stored.quick,
-        date=stored.date,
-        cached=True,
-    )
 
 
 def _check_asked(measured: Sequence[Ceiling], orders: CeilingOrders) -> None:

@@ -195,7 +195,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     if not request.export:
         return
     from flatout.exporting import after_run
-    from flatout.reporting.export.screen import ExportView
+    from flatout.reporting.export import ExportView, show_export
 
     try:
         with ExportView() as view:
@@ -205,10 +205,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
         if error.next_step:
             terminal.say(f"next: {error.next_step}")
         return
-    from flatout.reporting.export import html, screen
-
-    html.write(result)
-    screen.show_export(result, terminal.errors())
+    show_export(result, terminal.errors())
 
 
 def _explained(

@@ -23,11 +23,10 @@ def export(ended: Finished, python: str, tell: Callable[[str], None]) -> ExportR
     UserError if there is no capture.
     """
     from flatout.exporting import export as building
-    from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings
 
     captured = capturing.of_run(ended)
-    settings = ExportSettings(python=python, out=OUT, overlay=packages.existing(python))
+    settings = ExportSettings(python=python, out=OUT)
     return building.run(captured.folder, settings, tell, notes=trained_with(ended))
 
 

@@ -154,8 +154,6 @@ class ExportSettings:
     """Seconds for each candidate, at batch 1 and again over batches."""
     threads: int | None = None
     """Number of threads, or None for the cores that this process may use."""
-    overlay: Path | None = None
-    """A folder of packages searched after the interpreter's own."""
 
 
 @dataclass(frozen=True)
