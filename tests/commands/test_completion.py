@@ -56,7 +56,6 @@ def test_boosts(completed: Completed, line: str) -> None:
         ("flatout doctor --fail-on ", ["error", "warning"]),
         ("flatout env install --manager ", ["pip", "uv", "conda"]),
         ("flatout explain --lang ", ["en", "zh"]),
-        ("flatout env install --shell po", ["powershell"]),
         ("flatout explain loader-worker-kill", ["loader-worker-killed"]),
     ],
 )
