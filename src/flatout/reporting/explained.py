@@ -55,12 +55,6 @@ ONLY_REPORT = Wording(
     "ranks {ranks} only report that rank {rank} failed:",
     "rank {ranks} 只是转述 rank {rank} 的失败：",
 )
-RESEMBLES = Wording("resembles", "类似")
-RESEMBLES_TEXT = Wording(
-    "{title}. Its message is like one in the text, but not the same: compare before you act "
-    "(flatout explain {id})",
-    "{title}。其报错与文中的相似但不相同：请先比较，再采取措施（flatout explain {id}）",
-)
 MEANING = Wording("flatout: what this means", "flatout：这是什么意思")
 NOT_HERE = Wording("(does not apply to this machine) ", "（不适用于本机）")
 ALSO = Wording("also", "另有")
@@ -140,10 +134,6 @@ class _Page:
         if not answer.bytes_read:
             self._commands(TO_GIVE)
             return
-        for match in answer.resembling:
-            named = {"title": self.text_of(match.title).rstrip("."), "id": match.id}
-            said = self.text_of(RESEMBLES_TEXT).format(**named)
-            self._paragraph(self.text_of(RESEMBLES), said, "yellow")
         self._paragraph("", self.text_of(TO_GET))
         for advice in answer.better_log:
             self._paragraph("", self.text_of(advice.text))
