@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.benching import ceiling_run, ceiling_store, ceilings
+from flatout.benching.benching import GpuWatch
 from flatout.benching.ceiling_run import CeilingOrders, Measurements
-from flatout.benching.ceiling_watch import GpuWatch
 from flatout.nouns.ceiling import Ceiling, Device, Point
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity

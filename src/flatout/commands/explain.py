@@ -141,11 +141,11 @@ def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
         told = {"id": name, "body": page} if isinstance(page, str) else page
         typer.echo(json.dumps(document.explain_document(Explained(()), told), indent=2))
     else:
-        from flatout.reporting import markdown_page
+        from flatout.reporting import explained
 
         if asked == "zh" and not _in_chinese(page):
             warn("这一页只有英文版")
-        markdown_page.show(page if isinstance(page, str) else page.markdown)
+        explained.page(page if isinstance(page, str) else page.markdown)
     return 0
 
 

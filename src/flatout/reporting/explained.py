@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -63,6 +65,8 @@ UNKNOWN_TEXT = Wording("no signature matches this text.", "没有与这段文字
 TO_GET = Wording("To get a better log:", "可以这样得到更好的日志：")
 EMPTY = Wording("there is no text to explain", "没有可解释的文本")
 TO_GIVE = ("flatout explain train.log", "python train.py 2>&1 | flatout explain")
+DRAWN = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables that can make rich take a pipe for a terminal."""
 
 
 def explained(answer: Explained, language: str, console: Console | None = None) -> None:
@@ -90,6 +94,25 @@ def crash(answer: Explained, language: str, console: Console | None = None) -> N
     else:
         page.line(page.text_of(MEANING), "bold", len("flatout:"))
         page.whole(root, answer.observations)
+
+
+def page(markdown: str) -> None:
+    """Draw it on a terminal; print it unchanged into a pipe."""
+    if sys.stdout.isatty() or any(os.environ.get(name) for name in DRAWN):
+        _draw_page(markdown)
+    else:
+        sys.stdout.write(f"{markdown.rstrip()}\n")
+
+
+def _draw_page(markdown: str) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(markdown, hyperlinks=False), width=min(console.width, 100))
+    else:
+        console.print(markdown.rstrip(), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 class _Page:
