@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatout.commands import _options, warn
-from flatout.commands._options import one_of
 
 if TYPE_CHECKING:
     from flatout.installing.target import Target
@@ -50,7 +49,6 @@ Manager = Annotated[
     typer.Option(
         metavar="[pip|uv|conda]",
         help="Package manager to install with.  [default: the environment's]",
-        autocompletion=one_of("pip", "uv", "conda"),
     ),
 ]
 Mirror = Annotated[

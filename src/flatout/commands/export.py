@@ -28,7 +28,6 @@ For = Annotated[
         "--for",
         metavar="GOAL",
         help="What to optimise for: latency, throughput or size.",
-        autocompletion=_options.one_of("latency", "throughput", "size"),
     ),
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Keep float32 arithmetic.")]
@@ -38,28 +37,15 @@ Allow = Annotated[
         "--allow",
         metavar="int8",
         help="Allow quantised builds that keep 99 % of the accuracy.",
-        autocompletion=_options.one_of("int8"),
     ),
 ]
-
-
-def _backends(incomplete: str) -> list[str]:
-    from flatout.knowledge import backends
-
-    return [name for name in backends.ids() if name.startswith(incomplete)]
-
-
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        "--only", metavar="BACKEND", help="Try only this. Repeatable.", autocompletion=_backends
-    ),
+    typer.Option("--only", metavar="BACKEND", help="Try only this. Repeatable."),
 ]
 Skip = Annotated[
     list[str] | None,
-    typer.Option(
-        "--skip", metavar="BACKEND", help="Do not try this. Repeatable.", autocompletion=_backends
-    ),
+    typer.Option("--skip", metavar="BACKEND", help="Do not try this. Repeatable."),
 ]
 Capture = Annotated[
     Path | None,
