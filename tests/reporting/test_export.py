@@ -32,7 +32,7 @@ def build(name: str, state: BuildState, ms: float | None = None, **more: object)
         row = replace(
             row,
             guard=PASSED,
-            latency=Latency(1, 1500, ms, 1.2 * ms, 2 * ms, 0.98 * ms, 1.02 * ms),
+            latency=Latency(1, 1500, ms, 2 * ms, 0.98 * ms, 1.02 * ms),
             batches=tuple(BatchPoint(n, ms * n**0.5, 1e3 * n**0.5 / ms) for n in (1, 2, 4)),
             speedup=10 / ms,
             speedup_interval=(9.8 / ms, 10.2 / ms),

@@ -76,7 +76,6 @@ class Latency:
     batch: int
     calls: int
     p50_ms: float
-    p90_ms: float
     p99_ms: float | None
     """The 99th percentile, or None for fewer than 1,000 calls."""
     low_ms: float
