@@ -189,6 +189,16 @@ def test_nothing_runs_over_the_edge(browser: Any, folder: Path, name: str, width
     assert max(inside) <= width
 
 
+def contrast(one: list[float], other: list[float]) -> float:
+    def luminance(colour: list[float]) -> float:
+        parts = [c / 255 for c in colour[:3]]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 def pointed(browser: Any, chart: str, share: float) -> list[str]:
     """What a chart tells at that share of its width."""
     over = browser.find_element(By.CSS_SELECTOR, f"#chart-{chart} .u-over")
