@@ -57,10 +57,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Any, folder: Path, name: str, width: int = 1200, scheme: str = "light") -> str:
-    """Its address, once it is drawn."""
     path = folder / f"{name}.html"
     if not path.exists():
         html.write_report(tuned_examples.ALL[name](), path)
+    return visited(browser, path, width, scheme)
+
+
+def visited(browser: Any, path: Path, width: int = 1200, scheme: str = "light") -> str:
+    """Its address, once it is drawn."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     wanted = [{"name": "prefers-color-scheme", "value": scheme}]
