@@ -31,7 +31,7 @@ import planted_exports
 import record
 import torch
 
-from flatout.exporting import candidates, choosing, export, packages, timing, worker
+from flatout.exporting import candidates, choosing, export, timing, worker
 from flatout.nouns.exported import BuildPrecision, BuildState, ExportSettings, Goal
 from flatout_programs.exporting import guard, prepare
 from flatout_programs.exporting.calls import CallFiles
@@ -53,7 +53,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="build, time or guard; names of models")
     parser.add_argument("--all", action="store_true", help="torch.compile too")
-    parser.add_argument("--overlay", type=Path, default=packages.existing(sys.executable))
     parser.add_argument("--until", type=float, default=math.inf, help="seconds; then it stops")
     arguments = parser.parse_args()
     began = time.monotonic()
@@ -71,7 +70,7 @@ def main() -> None:
             and (WORK / name / "rows.json").exists()
             and name not in figures()["models"]
         ):
-            save(models={**figures()["models"], name: timed(name, arguments.overlay)})
+            save(models={**figures()["models"], name: timed(name)})
 
 
 def asked(words: list[str], parts: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -113,7 +112,7 @@ def mean(values: list[float]) -> float:
 def settings(arguments: Any, out: Path) -> ExportSettings:
     """As the command has them by default."""
     skip = () if arguments.all else LEFT_OUT
-    return ExportSettings(sys.executable, out, skip=skip, overlay=arguments.overlay)
+    return ExportSettings(sys.executable, out, skip=skip)
 
 
 def build(name: str, arguments: Any) -> None:
@@ -144,7 +143,7 @@ def build(name: str, arguments: Any) -> None:
     (folder / "rows.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def timed(name: str, overlay: Path | None) -> dict[str, Any]:
+def timed(name: str) -> dict[str, Any]:
     """Both measurements of one model's verified builds."""
     folder = WORK / name
     saved = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
@@ -153,7 +152,7 @@ def timed(name: str, overlay: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         builds = []
         for key in rows:
-            process = stack.enter_context(started(name, folder / "run/candidates" / key, overlay))
+            process = stack.enter_context(started(name, folder / "run/candidates" / key))
             process.wait(export.LOAD_LIMIT_S)
             process.ask({"do": "load"}, export.LOAD_LIMIT_S)
             builds.append(timing.TimedBuild(key, process))
@@ -216,14 +215,13 @@ def chosen_of(builds: list[timing.TimedBuild], plans: dict[str, Any]) -> str:
     return found[0]
 
 
-def started(name: str, folder: Path, overlay: Path | None) -> Any:
+def started(name: str, folder: Path) -> Any:
     """A process that serves what a folder holds, with the inputs of the model of this name."""
     order = {
         "do": "serve",
         "prepared": str(WORK / name / "run/prepared"),
         "folder": str(folder),
         "threads": torch.get_num_threads(),
-        "overlay": str(overlay) if overlay is not None else None,
         "compiled": str(WORK / name / "run/scratch"),
     }
     return worker.start(sys.executable, order, worker.memory_limit(None))

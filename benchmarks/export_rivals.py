@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import export
 import record
 import torch
 
-from flatout.exporting import packages, timing
+from flatout.exporting import timing
 from flatout.exporting.export import LOAD_LIMIT_S
 
 HERE = Path(__file__).resolve().parent
@@ -76,7 +75,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="build, time or both; names of models")
     parser.add_argument("--olive", help="the Python that has olive-ai")
-    parser.add_argument("--overlay", type=Path, default=packages.existing(sys.executable))
     arguments = parser.parse_args()
     parts, models = export.asked(arguments.words, ("build", "time"))
     if "build" in parts:
@@ -84,7 +82,7 @@ def main() -> None:
             build(name, arguments.olive)
     for name in models if "time" in parts else ():
         if (export.WORK / name / "rivals").exists() and name not in earlier():
-            save({**earlier(), name: timed(name, arguments.overlay)})
+            save({**earlier(), name: timed(name)})
 
 
 def build(name: str, python: str | None) -> None:
@@ -112,7 +110,7 @@ def build(name: str, python: str | None) -> None:
     print(f"{name}: built")
 
 
-def timed(name: str, overlay: Path | None) -> dict[str, Any]:
+def timed(name: str) -> dict[str, Any]:
     """Milliseconds of all, and how much faster each rival is than what flatout keeps."""
     chosen = export.figures()["models"][name]
     kept = {chosen["chosen"], chosen["chosen_exact"]}
@@ -129,7 +127,7 @@ def timed(name: str, overlay: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         builds = {}
         for key, folder in folders.items():
-            process = stack.enter_context(export.started(name, folder, overlay))
+            process = stack.enter_context(export.started(name, folder))
             process.wait(LOAD_LIMIT_S)
             process.ask({"do": "load"}, LOAD_LIMIT_S)
             builds[key] = timing.TimedBuild(key, process)

@@ -23,7 +23,7 @@ from flatout.nouns.job_sample import PulseStep
 from flatout.nouns.machine_sample import DiskSample, GpuSample, GpuUse, MachineSample
 from flatout.watching import rules
 from flatout.watching.alert_book import AlertBook
-from flatout.watching.replay import Replay
+from flatout.watching.recording import frames as frames_of
 from flatout.watching.rules import JobHistory, TreeSample, View
 from flatout.watching.steps import RankSteps
 from flatout.watching.thinned import Thinned
@@ -89,7 +89,7 @@ def watched(script: Path) -> dict[str, Any]:
         codes: set[str] = set()
         for run in Path(folder).glob(".flatout/runs/*-run"):
             try:
-                frames = list(Replay(run).frames())
+                frames = list(frames_of(run))
             except UserError:
                 continue
             codes |= {alert.code for frame in frames for alert in frame.alerts}

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 def main(arguments: list[str], tell: Tell) -> None:
     """Carry out the order, and answer; a failure is an answer too."""
     order = json.loads(arguments[0])
-    if order.get("overlay"):
-        sys.path.append(order["overlay"])  # behind the interpreter's own packages
     try:
         {"prepare": _prepare, "packages": _packages, "build": _build, "serve": _serve}[order["do"]](
             order, tell

@@ -47,9 +47,7 @@ def document(done: Ended | subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(
-    bench: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_one_ceiling_of_this_cpu(tmp_path: Path) -> None:
     arguments = ["--quick", "--only", "matmul-cpu-fp32", "--python", sys.executable]
     done = process(tmp_path, *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -63,15 +61,8 @@ def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(
     )
     assert 0.001 < ceiling["value"] < 50
     assert ceiling["datasheet"] is None
-    assert (found["quick"], found["cached"], found["passed"]) == (True, False, None)
+    assert (found["quick"], found["passed"]) == (True, None)
     assert "[1/1] cpu, matrix product, fp32" in done.stderr
-    again = document(bench("--cached", "--json"))
-    assert again["cached"] is True
-    assert again["ceilings"] == found["ceilings"]
-    shown = bench("--cached")
-    assert shown.returncode == 0
-    assert "FLOP/s" in shown.stdout
-    assert "\x1b" not in shown.stdout
 
 
 @pytest.mark.thorough
@@ -116,14 +107,12 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--expect", "h1000"], "did you mean h100"),
-        (["--cached", "--quick"], "--cached shows earlier results"),
-        (["--cached"], "nothing has been measured on this machine yet"),
         (["--python", "/no/python"], "no Python interpreter"),
     ],
 )
 def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message: str) -> None:
     done = bench(*arguments)
-    assert done.returncode == (1 if arguments == ["--cached"] else 2)
+    assert done.returncode == 2
     assert message in done.stderr
 
 

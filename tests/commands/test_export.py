@@ -48,7 +48,6 @@ def test_from_a_capture(flat: Flatout, tmp_path: Path) -> None:
         "load.py",
         "manifest.json",
         "model.pt2",
-        "report.html",
     }
     assert "39 samples" in done.stdout
     (tmp_path / "exported" / "mine.txt").touch()

@@ -80,6 +80,7 @@ def written(folder: Path) -> None:
 def test_an_artefact_of_ours_may_be_replaced_also_with_a_server_in_it(tmp_path: Path) -> None:
     written(tmp_path)
     artefact.add_server(tmp_path)
+    (tmp_path / artefact.OLD_REPORT).touch()
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "load.pyc").touch()
     artefact.check_target(tmp_path)

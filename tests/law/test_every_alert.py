@@ -39,5 +39,5 @@ def test_codes_and_names_are_unique() -> None:
     names = [name for module in modules for name in (module.RULE.code, rules.id_of(module))]
     assert [name for name, count in Counter(names).items() if count > 1] == []
     others = {name for file in checks.files() for name in (file.code, file.id)}
-    assert set(names) & (others | set(signatures.ids())) == set()
+    assert set(names) & (others | {signature.id for signature in signatures.every()}) == set()
     assert len(modules) == 12

@@ -31,20 +31,19 @@ NAMES = [
     "train_step",
 ]
 SCRIPT = "--json --only --plan --python --skip --steps-left"
-FILES = "--force --json --write"
 OPTIONS = {
-    "bench": "--cached --device --expect --json --only --python --quick",
+    "bench": "--device --expect --json --only --python --quick",
     "compare": "--fail-above --json",
     "doctor": "--deep --fail-on --json --machine --python --redact",
     "eject": "--json --no-run --plan",
     "env": "",
-    "env docker": f"--for --mirror --python {FILES}",
+    "env docker": "--for --json --mirror --python",
     "env hook": "--json --remove",
-    "env install": f"--apply --for --manager --mirror --python --shell --yes {FILES}",
+    "env install": "--for --json --manager --mirror --python",
     "explain": "--json --lang --python",
     "export": (
-        "--allow --capture --exact --for --install --json --limit --model --only --out "
-        "--python --skip --threads --triton --weights --yes"
+        "--allow --capture --exact --for --json --limit --model --only --out "
+        "--python --skip --threads --triton --weights"
     ),
     "launch": (
         "--account --cancel --dry-run --env --follow --gpus --hosts --image --json --list "

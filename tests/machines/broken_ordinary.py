@@ -110,7 +110,6 @@ def dgx_spark() -> Machine:
         logical_cores=20,
         physical_cores=20,
         affinity_cores=20,
-        arm_bf16=True,
         governor="performance",
         scaling_driver="cppc_cpufreq",
     )

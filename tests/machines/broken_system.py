@@ -192,7 +192,6 @@ def old_box() -> Machine:
         cpu=cpu(
             4,
             name="Intel(R) Core(TM) i5-3470 CPU @ 3.20GHz",
-            avx512=False,
             avx512_bf16=False,
             governor="powersave",
         ),

@@ -169,8 +169,6 @@ def cpu(cores: int, **facts: Any) -> Cpu:
         logical_cores=cores,
         physical_cores=cores // 2,
         affinity_cores=cores,
-        avx2=True,
-        avx512=True,
         avx512_bf16=True,
         amx_bf16=False,
         governor="performance",
@@ -324,7 +322,7 @@ def laptop() -> Machine:
         memory=memory(32),
         gpus=(mobile, intel),
         disks=disks(500),
-        cpu=cpu(16, name="13th Gen Intel(R) Core(TM) i7-13700H", avx512=False, avx512_bf16=False),
+        cpu=cpu(16, name="13th Gen Intel(R) Core(TM) i7-13700H", avx512_bf16=False),
     )
     machine: Machine = changed(whole, cpu__governor="powersave", cpu__scaling_driver="intel_pstate")
     return machine
@@ -589,11 +587,8 @@ def mac() -> Machine:
             logical_cores=16,
             physical_cores=16,
             affinity_cores=None,
-            avx2=False,
-            avx512=False,
             avx512_bf16=False,
             amx_bf16=False,
-            arm_bf16=True,
         ),
         memory=memory(64, shm_bytes=None, shm_free_bytes=None),
         limits=Limits(open_files=10240, open_files_hard=-1, processes=10666),

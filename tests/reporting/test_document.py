@@ -43,7 +43,7 @@ TUNE_KEYS = {
     "redirected", "leaked", "faults", "notes", "tried",
 }  # fmt: skip
 SIDE_KEYS = {
-    "step_ms", "samples_per_s", "steps_ms", "losses", "wait_share", "eval_ms", "compile_s",
+    "step_ms", "samples_per_s", "steps_ms", "losses", "wait_share", "compile_s",
     "peak_bytes", "recompiles", "graph_breaks",
 }  # fmt: skip
 TRIAL_KEYS = {

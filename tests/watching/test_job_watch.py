@@ -24,7 +24,7 @@ from flatout.probing.live.sampler import MachineSampler
 from flatout.watching import job_watch
 from flatout.watching.job_watch import JobWatch
 from flatout.watching.observing import JobsObserver
-from flatout.watching.replay import Replay
+from flatout.watching.recording import frames as frames_of
 
 LIMIT_S = 120.0
 SCRIPT = """
@@ -77,7 +77,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 def history() -> list[Frame]:
     (run,) = Path(".flatout/runs").glob("*-run")
-    return list(Replay(run).frames())
+    return list(frames_of(run))
 
 
 def until(observer: JobsObserver, holds: Callable[[Frame], Any]) -> Frame:
@@ -195,7 +195,7 @@ def test_the_time_that_is_left_is_known_from_the_run_before(folder: Path) -> Non
     process = started("40", "0.02", "0")
     process.communicate(timeout=LIMIT_S)
     runs = sorted(Path(".flatout/runs").glob("*-run"))
-    jobs = [list(Replay(run).frames())[-1].jobs[0] for run in runs]
+    jobs = [list(frames_of(run))[-1].jobs[0] for run in runs]
     assert [job.steps_expected for job in jobs] == [None, 40]
 
 
@@ -220,7 +220,7 @@ def test_a_driver_that_blocks_delays_nobody_at_the_end(
     watch.end(3)
     watch.close()
     go_on.set()
-    frames = list(Replay(run).frames())
+    frames = list(frames_of(run))
     assert [frame.jobs[0].exit_code for frame in frames] == [3]
 
 

@@ -19,7 +19,7 @@ from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, PulseStep
 from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.watching.recording import NAME, HistoryRecording
-from flatout.watching.replay import Replay
+from flatout.watching.recording import frames as frames_of
 
 JOB = JobSample(id="7-1", state="training", hostname="node", program="train.py", pid=7, step=5)
 ALERT = Alert("NAN001", "x", Severity.ERROR, "firing", 1.0, "t", "e", Cure("c", ("a",)))
@@ -36,12 +36,12 @@ def test_what_is_recorded_is_replayed(tmp_path: Path) -> None:
     frames = [frame(1.0), frame(2.0, lost, ALERT)]
     for shown in frames:
         recording.add(shown)
-    first, second = Replay(tmp_path).frames()
+    first, second = frames_of(tmp_path)
     assert first == frames[0]
     assert second.alerts == (ALERT,)
     assert math.isnan(second.jobs[0].loss or 0)
     assert second.jobs[0].recent_steps[0].loss == math.inf
-    assert [f.time_s for f in Replay(tmp_path / NAME).frames()] == [1.0, 2.0]
+    assert [f.time_s for f in frames_of(tmp_path / NAME)] == [1.0, 2.0]
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_it_stays_within_its_bound_and_keeps_begin_and_end(tmp_path: Path) -> No
     for second in range(3000):
         recording.add(frame(1000.0 + second))
         assert (tmp_path / NAME).stat().st_size <= 40_000
-    times = [shown.time_s for shown in Replay(tmp_path).frames()]
+    times = [shown.time_s for shown in frames_of(tmp_path)]
     assert times == sorted(times)
     assert times[0] < 1600
     assert times[-1] == 3999.0
@@ -61,7 +61,7 @@ def test_after_ten_minutes_one_in_ten_seconds_is_left(tmp_path: Path) -> None:
     recording = HistoryRecording(tmp_path)
     for second in range(1300):
         recording.add(frame(float(second)))
-    times = [shown.time_s for shown in Replay(tmp_path).frames()]
+    times = [shown.time_s for shown in frames_of(tmp_path)]
     assert 60 <= sum(time_s < 600 for time_s in times) <= 70
     assert sum(time_s >= 700 for time_s in times) == 600
 
@@ -77,21 +77,21 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     HistoryRecording(tmp_path).add(frame(1.0))
     with (tmp_path / NAME).open("ab") as file:
         file.write(b'{"schema": "flatout.monitor/1", "time\n\xff\xfe\n{"schema": "x/1"}\n[]\n')
-    assert [shown.time_s for shown in Replay(tmp_path).frames()] == [1.0]
+    assert [shown.time_s for shown in frames_of(tmp_path)] == [1.0]
 
 
 def test_no_history_is_an_error_for_the_user(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no history"):
-        Replay(tmp_path)
+        list(frames_of(tmp_path))
     (tmp_path / NAME).write_text("junk\n")
     with pytest.raises(UserError, match="no frame"):
-        list(Replay(tmp_path).frames())
+        list(frames_of(tmp_path))
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"schema": "flatout.monitor/2", "time_s": 1.0}) + "\n")
     with pytest.raises(UserError, match="newer flatout"):
-        list(Replay(tmp_path).frames())
+        list(frames_of(tmp_path))
 
 
 floats = st.floats(allow_nan=False, allow_infinity=False)

@@ -13,8 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +28,23 @@ ANEW = ("disk-read",)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True)
-class StoredCeilings:
-    """What one file holds."""
-
-    ceilings: tuple[Ceiling, ...]
-    torch: str
-    date: str
-    """Date of the newest one, ISO 8601."""
-    quick: bool
-    """Whether some were measured only with --quick."""
-
-
-def load(identity: Identity, environ: Mapping[str, str] | None = None) -> StoredCeilings | None:
+def load(identity: Identity, environ: Mapping[str, str] | None = None) -> tuple[Ceiling, ...]:
     """The stored ceilings of this machine; with several torch versions, the newest file."""
     environ = os.environ if environ is None else environ
     root, machine = folder(environ), _machine_key(identity, environ)
     if root is None:
-        return None
+        return ()
     if identity.torch is not None:
         return _read(root / f"{machine}-{_safe(identity.torch)}.json")
     with contextlib.suppress(OSError):
         files = sorted(root.glob(f"{machine}-*.json"), key=lambda path: path.stat().st_mtime)
-        return _read(files[-1]) if files else None
-    return None
+        return _read(files[-1]) if files else ()
+    return ()
 
 
 def keep(
     identity: Identity,
     ceilings: Sequence[Ceiling],
-    quick: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Path | None:
     """Add the measured ceilings to the stored ones; the better of two figures is kept.
@@ -72,16 +57,11 @@ def keep(
     if root is None or identity.torch is None or not measured:
         return None
     path = root / f"{_machine_key(identity, environ)}-{_safe(identity.torch)}.json"
-    date = datetime.now(UTC).isoformat(timespec="seconds")
     rows = {(row["id"], row["device"]): row for row in _rows(path)}
     for ceiling in measured:
         before = rows.get((ceiling.id, ceiling.device))
         if before is None or not _is_better(before["value"], ceiling):
-            rows[ceiling.id, ceiling.device] = {
-                **dataclasses.asdict(ceiling),
-                "quick": quick,
-                "date": date,
-            }
+            rows[ceiling.id, ceiling.device] = dataclasses.asdict(ceiling)
     document = {"version": VERSION, "torch": identity.torch, "ceilings": list(rows.values())}
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -140,22 +120,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     if not isinstance(document, dict) or document.get("version") != VERSION:
         return []
     rows = document.get("ceilings")
-    return [row for row in rows if _whole(row)] if isinstance(rows, list) else []
+    if not isinstance(rows, list):
+        return []
+    return [row for row in rows if isinstance(row, dict) and decode(Ceiling, row) is not None]
 
 
-def _whole(row: Any) -> bool:
-    return isinstance(row, dict) and _ceiling(row) is not None
-
-
-def _ceiling(row: dict[str, Any]) -> Ceiling | None:
-    return decode(Ceiling, row)
-
-
-def _read(path: Path) -> StoredCeilings | None:
-    rows = _rows(path)
-    ceilings = tuple(ceiling for row in rows if (ceiling := _ceiling(row)) is not None)
-    if not ceilings:
-        return None
-    dates = [str(row.get("date") or "") for row in rows]
-    torch = path.stem.partition("-")[2]
-    return StoredCeilings(ceilings, torch, max(dates), any(row.get("quick") for row in rows))
+def _read(path: Path) -> tuple[Ceiling, ...]:
+    return tuple(ceiling for row in _rows(path) if (ceiling := decode(Ceiling, row)) is not None)

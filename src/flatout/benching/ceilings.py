@@ -94,8 +94,7 @@ def cached(machine: Identity) -> tuple[Ceiling, ...]:
     machine: `flatout.probing.identity.identity(torch)`; without a torch version, the last
     measurement with any.
     """
-    stored = ceiling_store.load(machine)
-    return stored.ceilings if stored else ()
+    return ceiling_store.load(machine)
 
 
 def for_profiles(
@@ -127,7 +126,7 @@ def run(
     measurements = ceiling_run.run(python, orders, listener, environ)
     machine = identity(measurements.torch, measurements.python)
     ceilings = _complete(measurements)
-    ceiling_store.keep(machine, ceilings, orders.quick)
+    ceiling_store.keep(machine, ceilings)
     cards = tuple(device for device in measurements.devices if device.device != "cpu")
     return CeilingRun(machine, measurements.torch or "", ceilings, cards, measurements.interrupted)
 

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-
-def one_of(*words: str) -> Callable[[str], list[str]]:
-    """Shell completion for an option that takes one of these words."""
-
-    def completed(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return completed
-
-
-def _boosts(incomplete: str) -> list[str]:
-    from flatout.knowledge import boosts
-
-    return [name for name in boosts.ids() if name.startswith(incomplete)]
-
 
 PlanToRun = Annotated[
     Path | None,
@@ -54,7 +37,6 @@ Only = Annotated[
         "--only",
         metavar="BOOST",
         help="Use only this boost. Repeatable.",
-        autocompletion=_boosts,
     ),
 ]
 Skip = Annotated[
@@ -63,7 +45,6 @@ Skip = Annotated[
         "--skip",
         metavar="BOOST",
         help="Do not use this boost. Repeatable.",
-        autocompletion=_boosts,
     ),
 ]
 Python = Annotated[

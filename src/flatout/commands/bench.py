@@ -11,14 +11,11 @@ import typer
 
 from flatout.commands import _options
 from flatout.nouns.ceiling import Benched
-from flatout.nouns.errors import INTERRUPTED, UserError
+from flatout.nouns.errors import INTERRUPTED
 
 PLACE = ("Understand", 3)
 
 Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, within 40 seconds.")]
-Cached = Annotated[
-    bool, typer.Option("--cached", help="Show the last results instead of measuring.")
-]
 Only = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Measure only this, such as matmul-bf16. Repeatable."),
@@ -40,7 +37,6 @@ def command(
     quick: Quick = False,
     only: Only = None,
     device: Device = None,
-    cached: Cached = False,
     python: _options.Python = None,
     expect: Expect = None,
     as_json: _options.Json = False,
@@ -57,20 +53,7 @@ def command(
 
     Exit code: 0 if all results are as expected, 1 if one is too low or --expect fails.
     """
-    if cached and (quick or only or device or expect or python):
-        raise UserError("--cached shows earlier results: combine it with --json only")
-    benched = _last() if cached else _measured(quick, only or (), device or (), expect, python)
-    return _report(benched, as_json)
-
-
-def _last() -> Benched:
-    from flatout.benching import benching
-    from flatout.diagnosing import expectation
-    from flatout.diagnosing.diagnose import diagnose_benched
-    from flatout.nouns.machine import Machine
-
-    benched = benching.last()
-    return expectation.judged(benched, diagnose_benched(benched, Machine()))
+    return _report(_measured(quick, only or (), device or (), expect, python), as_json)
 
 
 def _measured(
@@ -100,10 +83,10 @@ def _report(benched: Benched, as_json: bool) -> int:
     """Print the result; 1 if too slow or not the expected GPU."""
     from flatout.diagnosing.diagnose import problems
     from flatout.reporting import terminal
-    from flatout.reporting.bench import document
+    from flatout.reporting.bench import bench_document
 
     if as_json:
-        json.dump(document.bench_document(benched), sys.stdout, indent=2)
+        json.dump(bench_document(benched), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         terminal.bench(benched)

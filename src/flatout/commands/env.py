@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatout.commands import _options, warn
-from flatout.commands._options import one_of
-from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
-    from flatout.installing.answers import Installation
     from flatout.installing.target import Target
 
 PLACE = ("Fix", 3)
@@ -52,28 +49,12 @@ Manager = Annotated[
     typer.Option(
         metavar="[pip|uv|conda]",
         help="Package manager to install with.  [default: the environment's]",
-        autocompletion=one_of("pip", "uv", "conda"),
     ),
 ]
 Mirror = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Download packages from this mirror."),
 ]
-Shell = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[bash|powershell]",
-        help="Shell to write the commands for.  [default: by system]",
-        autocompletion=one_of("bash", "powershell"),
-    ),
-]
-Apply = Annotated[bool, typer.Option("--apply", help="Print the commands, then run them.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before running them.")]
-Write = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Write the file to this folder instead of printing it."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Delete the file again.")]
 
 
@@ -86,13 +67,13 @@ def command() -> None:
     """Print the install commands or the Dockerfile that fit this machine.
 
     Versions are chosen for the GPU, the driver and the Python of this machine or of one that you
-    describe, and the reasons are printed. Nothing is installed unless you add --apply. The command
-    hook is about FLATOUT_LIVE=1 instead, and writes one file.
+    describe, and the reasons are printed. Nothing is installed: paste the lines that you want. The
+    command hook is about FLATOUT_LIVE=1 instead, and writes one file.
 
     Examples:
       flatout env
       flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
-      flatout env docker --write .
+      flatout env docker > Dockerfile
     """
 
 
@@ -101,11 +82,6 @@ def install(
     python: Python = None,
     manager: Manager = None,
     mirror: Mirror = None,
-    shell: Shell = None,
-    apply: Apply = False,
-    yes: Yes = False,
-    write: Write = None,
-    force: Force = False,
     as_json: _options.Json = False,
 ) -> int:
     """Print the commands that install a matching driver and PyTorch.
@@ -114,34 +90,23 @@ def install(
 
     Examples:
       flatout env install
-      flatout env install --apply
       flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
     """
-    if apply and for_ is not None:
-        raise UserError("--apply installs on this machine, --for describes another one")
-    target = _target(for_, python, manager, shell)
-    answer = _answered("install", target, mirror, write, force, as_json)
-    if apply:
-        _apply(target, answer.commands, yes)
-    return 0
+    return _answered("install", _target(for_, python, manager), mirror, as_json)
 
 
 def docker(
     for_: For = None,
     python: PythonToFit = None,
     mirror: Mirror = None,
-    write: Write = None,
-    force: Force = False,
     as_json: _options.Json = False,
 ) -> int:
     """Print a Dockerfile with a matching PyTorch.
 
     Examples:
-      flatout env docker
-      flatout env docker --write .
+      flatout env docker > Dockerfile
     """
-    _answered("docker", _target(for_, python), mirror, write, force, as_json)
-    return 0
+    return _answered("docker", _target(for_, python), mirror, as_json)
 
 
 def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
@@ -186,50 +151,26 @@ def _head(kind: str) -> Document:
     return {"schema": "flatout.env/1", "what": kind}
 
 
-def _answered(
-    kind: str, target: Target, mirror: str | None, write: Path | None, force: bool, as_json: bool
-) -> Installation:
-    """The answer, shown or written."""
+def _answered(kind: str, target: Target, mirror: str | None, as_json: bool) -> int:
+    """Show the answer."""
     from flatout.installing import answers
-    from flatout.installing import apply as doing
 
     answer = answers.answer(kind, target, mirror)
-    if write is not None:
-        doing.write(write / answer.file, answer.text, force)
-        typer.echo(f"wrote {write / answer.file}", err=True)
     if as_json:
         typer.echo(json.dumps({**_head(kind), **answer.document()}, indent=2))
-    elif write is None:
+    else:
         typer.echo(answer.text, nl=False)
-    return answer
+    return 0
 
 
-def _target(
-    for_: str | None, python: str | None, manager: str | None = None, shell: str | None = None
-) -> Target:
+def _target(for_: str | None, python: str | None, manager: str | None = None) -> Target:
     from flatout.installing import description
     from flatout.installing import target as targets
 
     if for_ is not None:
-        return targets.adjusted(description.read(for_), manager, shell)
+        return targets.adjusted(description.read(for_), manager)
     from flatout.probing import machine
+    from flatout.running.one.command import chosen_python
 
-    facts = machine.look(_interpreter(python), limit_s=LIMIT_S)
-    return targets.adjusted(targets.of_interpreter(facts), manager, shell)
-
-
-def _interpreter(python: str | None) -> str:
-    from flatout.running.one import command as running
-
-    return running.chosen_python(python)
-
-
-def _apply(target: Target, lines: Sequence[str], yes: bool) -> None:
-    from flatout.installing import apply as doing
-
-    if not yes:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UserError("--apply asks first, and there is no terminal to ask", "add --yes")
-        if not typer.confirm("Run these commands?", err=True):
-            raise UserError("nothing was run", exit_code=1)
-    doing.run(target, lines, lambda line: typer.echo(line, err=True))
+    facts = machine.look(chosen_python(python), limit_s=LIMIT_S)
+    return targets.adjusted(targets.of_interpreter(facts), manager)

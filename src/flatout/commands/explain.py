@@ -25,31 +25,15 @@ WORD = re.compile(r"[A-Za-z0-9_-]{2,80}")
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
 """Text that can only be a finding's code or a name: no message looks like this."""
 
-
-def _names(incomplete: str) -> list[str]:
-    """All names that have a page. Checks, alerts, boosts and engines are not imported."""
-    from flatout.diagnosing import checks
-    from flatout.knowledge import backends, boosts, signatures
-    from flatout.launching import engines
-    from flatout.watching import pages
-
-    codes = [*(file.code for file in checks.files()), *pages.codes()]
-    if incomplete[:1].islower():  # a shell does not complete env0 as ENV001
-        codes = [code.lower() for code in codes]
-    ids = dict.fromkeys((*signatures.ids(), *boosts.ids(), *backends.ids(), *engines.names()))
-    return [name for name in (*codes, *ids) if name.startswith(incomplete)]
-
-
 What = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WHAT", hidden=True, autocompletion=_names),
+    typer.Argument(metavar="WHAT", hidden=True),
 ]
 Lang = Annotated[
     str | None,
     typer.Option(
         metavar="[en|zh]",
         help="Language of the answer.  [default: by locale]",
-        autocompletion=_options.one_of("en", "zh"),
     ),
 ]
 
@@ -141,11 +125,11 @@ def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
         told = {"id": name, "body": page} if isinstance(page, str) else page
         typer.echo(json.dumps(document.explain_document(Explained(()), told), indent=2))
     else:
-        from flatout.reporting import markdown_page
+        from flatout.reporting import explained
 
         if asked == "zh" and not _in_chinese(page):
             warn("这一页只有英文版")
-        markdown_page.show(page if isinstance(page, str) else page.markdown)
+        explained.page(page if isinstance(page, str) else page.markdown)
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +28,6 @@ For = Annotated[
         "--for",
         metavar="GOAL",
         help="What to optimise for: latency, throughput or size.",
-        autocompletion=_options.one_of("latency", "throughput", "size"),
     ),
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Keep float32 arithmetic.")]
@@ -39,28 +37,15 @@ Allow = Annotated[
         "--allow",
         metavar="int8",
         help="Allow quantised builds that keep 99 % of the accuracy.",
-        autocompletion=_options.one_of("int8"),
     ),
 ]
-
-
-def _backends(incomplete: str) -> list[str]:
-    from flatout.knowledge import backends
-
-    return [name for name in backends.ids() if name.startswith(incomplete)]
-
-
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        "--only", metavar="BACKEND", help="Try only this. Repeatable.", autocompletion=_backends
-    ),
+    typer.Option("--only", metavar="BACKEND", help="Try only this. Repeatable."),
 ]
 Skip = Annotated[
     list[str] | None,
-    typer.Option(
-        "--skip", metavar="BACKEND", help="Do not try this. Repeatable.", autocompletion=_backends
-    ),
+    typer.Option("--skip", metavar="BACKEND", help="Do not try this. Repeatable."),
 ]
 Capture = Annotated[
     Path | None,
@@ -89,12 +74,6 @@ Threads = Annotated[
         "--threads", metavar="N", min=1, help="Threads for each call.  [default: the usable cores]"
     ),
 ]
-Install = Annotated[
-    bool,
-    typer.Option(
-        "--install", help="Install missing packages into flatout's cache folder, after asking."
-    ),
-]
 Triton = Annotated[
     Path | None,
     typer.Option(
@@ -103,7 +82,6 @@ Triton = Annotated[
         help="Write an exported model's repository for Triton Inference Server.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Install without asking.")]
 
 
 def command(
@@ -119,8 +97,6 @@ def command(
     capture: Capture = None,
     limit: Limit = "5m",
     threads: Threads = None,
-    install: Install = False,
-    yes: Yes = False,
     triton: Triton = None,
     python: _options.Python = None,
     as_json: _options.Json = False,
@@ -128,11 +104,11 @@ def command(
     """Compile a script's model for serving; keep the fastest right build.
 
     Takes the model and its inputs from the running script, builds it with every installed backend,
-    compares with eager float32, times each build, and keeps one: a folder with load.py and report.
+    compares with eager float32, times each build, and keeps one: a folder with load.py.
 
     Examples:
       flatout export train.py
-      flatout export --exact --for throughput --install train.py --epochs 1
+      flatout export --exact --for throughput train.py --epochs 1
       flatout export --triton exported
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
@@ -146,10 +122,6 @@ def _answer(words: list[str], options: dict[str, Any]) -> int:
         return _on_triton(options["triton"], words)
     python, capture = options["python"], options["capture"]
     settings = _settings(options)
-    if options["install"]:
-        settings = _installed(settings, options["yes"])
-        if not words and capture is None:
-            return 0
     as_json = options["as_json"]
     request = {"weights": options["weights"], "model": options["model"], "beside": as_json}
     return _report(_exported(words, capture, settings, python, request), as_json)
@@ -169,17 +141,15 @@ def _on_triton(folder: Path, words: list[str]) -> int:
 
 def _settings(options: dict[str, Any]) -> ExportSettings:
     """How to export, from the options of `command`."""
-    from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings, Goal
     from flatout.running.one.command import chosen_python
 
     goal = options["goal"]
     if goal not in set(Goal):
         raise UserError(f"--for {goal!r} is not a goal", "--for latency, throughput or size")
-    executable = chosen_python(options["python"])
     allow, only, skip = (tuple(options[name] or ()) for name in ("allow", "only", "skip"))
     return ExportSettings(
-        executable,
+        chosen_python(options["python"]),
         options["out"],
         Goal(goal),
         options["exact"],
@@ -188,7 +158,6 @@ def _settings(options: dict[str, Any]) -> ExportSettings:
         skip,
         build_limit_s=duration("--limit", options["limit"]),
         threads=options["threads"],
-        overlay=packages.existing(executable),
     )
 
 
@@ -202,7 +171,7 @@ def _exported(
     """Capture if requested, then export."""
     from flatout.exporting import artefact, candidates, export
     from flatout.reporting import terminal
-    from flatout.reporting.export.screen import ExportView
+    from flatout.reporting.export import ExportView
 
     candidates.plans(settings)  # report a wrong word before the script runs for an hour
     artefact.check_target(settings.out)
@@ -227,40 +196,13 @@ def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> 
     return capturing.capture(resolved, CaptureRequest(**request), warn).folder
 
 
-def _installed(settings: ExportSettings, yes: bool) -> ExportSettings:
-    """The settings with a folder of what was missing; unchanged if the user says no."""
-    from flatout.exporting import packages
-
-    absent = packages.missing(settings, cuda=False)
-    if not absent:
-        sys.stderr.write("flatout: every package that these backends need is installed\n")
-        return settings
-    plan = packages.plan(settings.python, absent)
-    sys.stderr.write(
-        f"{plan.line}\n  about {plan.mb} MB, into {plan.folder}; your environment stays as it is\n"
-    )
-    if not yes and not _agreed():
-        return settings
-    packages.install(plan)
-    return replace(settings, overlay=plan.folder)
-
-
-def _agreed() -> bool:
-    if not sys.stdin or not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask on", "agree beforehand: --install --yes")
-    sys.stderr.write("install? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
 def _report(result: ExportResult, as_json: bool) -> int:
-    """Write the report beside the artefact and print the answer; 1 if nothing was kept."""
-    from flatout.reporting.export import document, html, screen
+    """Print the answer; 1 if nothing was kept."""
+    from flatout.reporting.export import export_document, show_export
 
-    html.write(result)
     if as_json:
-        json.dump(document.export_document(result), sys.stdout, indent=2)
+        json.dump(export_document(result), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        screen.show_export(result)
+        show_export(result)
     return 0 if result.chosen is not None else 1

@@ -22,16 +22,7 @@ CONTEXT = SCRIPT_CONTEXT
 USAGE = "ENGINE [OPTIONS] SCRIPT [ARGS]..."
 PLAN = Path("flatout.toml")
 
-
-def _engines(incomplete: str) -> list[str]:
-    from flatout.launching import engines
-
-    return [name for name in engines.names() if name.startswith(incomplete)]
-
-
-Engine = Annotated[
-    str, typer.Option("--engine", hidden=True, metavar="ENGINE", autocompletion=_engines)
-]
+Engine = Annotated[str, typer.Option("--engine", hidden=True, metavar="ENGINE")]
 NodeCount = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Nodes.")]
 Gpus = Annotated[
     str | None,
@@ -195,11 +186,11 @@ def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
 
 def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
     """The request in the command line. Raises UserError."""
-    from flatout.launching import folders
+    from flatout.launching import engines, folders
     from flatout.nouns.launched import LaunchRequest
 
     if not options["engine"]:
-        names = ", ".join(_engines(""))
+        names = ", ".join(engines.names())
         raise UserError(
             f"no engine is named; there are {names}", "flatout launch slurm --nodes 2 train.py"
         )

@@ -165,10 +165,10 @@ def _frames(
 
 def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
     """The frames of a run at their original pace, or all at once if nobody looks."""
-    from flatout.watching.replay import Replay
+    from flatout.watching import recording
 
     last_s: float | None = None
-    for frame in Replay(path).frames():
+    for frame in recording.frames(path):
         if last_s is not None and not once and sys.stdout.isatty():
             time.sleep(min(10.0, max(0.0, frame.time_s - last_s) / speed))
         last_s = frame.time_s

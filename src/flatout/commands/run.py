@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PLACE = ("Speed up", 2)
 CONTEXT = SCRIPT_CONTEXT
 PLAN = Path("flatout.toml")
+EXPORTED = Path("exported")
 
 
 def command(
@@ -194,21 +195,21 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     """Build and measure the model of a script that has run; all output goes to stderr."""
     if not request.export:
         return
-    from flatout.exporting import after_run
-    from flatout.reporting.export.screen import ExportView
+    from flatout.exporting import capturing
+    from flatout.exporting import export as building
+    from flatout.nouns.exported import ExportSettings
+    from flatout.reporting.export import ExportView, show_export
 
+    settings, notes = ExportSettings(request.target.python, EXPORTED), capturing.trained_with(ended)
     try:
         with ExportView() as view:
-            result = after_run.export(ended, request.target.python, view.step)
+            result = building.run(capturing.of_run(ended).folder, settings, view.step, notes)
     except UserError as error:
         warn(f"the model is not exported: {error.message}")
         if error.next_step:
             terminal.say(f"next: {error.next_step}")
         return
-    from flatout.reporting.export import html, screen
-
-    html.write(result)
-    screen.show_export(result, terminal.errors())
+    show_export(result, terminal.errors())
 
 
 def _explained(

@@ -7,7 +7,7 @@ then be about something else, and is never sure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from flatout.explaining import lines
 from flatout.explaining.ranking import RankedCause
@@ -60,17 +60,6 @@ def accounts_for(causes: Sequence[RankedCause], text: bytes, book: Book) -> bool
         return True
     # Its own traceback says that it follows from the previous error.
     return any(DIRECT_CAUSE in row for row in _rows(text))
-
-
-def errors(text: bytes) -> Iterable[str]:
-    """Each exception at the end of a text once, with its message, the last first."""
-    rows = _rows(text)
-    messages = (
-        "\n".join(_message(rows[place:]))
-        for place in range(len(rows) - 1, -1, -1)
-        if (match := ERROR.match(rows[place])) and not _is_report(match["type"])
-    )
-    return dict.fromkeys(messages)
 
 
 def _rows(text: bytes) -> list[str]:

@@ -14,7 +14,6 @@ from flatout.explaining import (
     filling,
     lines,
     memory_figures,
-    resembling,
     scene,
 )
 from flatout.explaining.patterns import compiled
@@ -22,7 +21,7 @@ from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Hit, Scanner
 from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
-from flatout.nouns.explained import Evidence, Explained, FilledStep, Match
+from flatout.nouns.explained import Explained, FilledStep, Match
 from flatout.nouns.machine import Machine
 from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signature, Wording
 from flatout_agent import wire
@@ -71,13 +70,11 @@ def explain(
     sure = not explains or len(names) > 1 or ending.accounts_for(causes, text, book())
     matches = tuple(_match(cause, examined, sure) for cause in causes)
     better: tuple[BetterLog, ...] = ()
-    alike: tuple[Match, ...] = ()
     if not explains and (not causes or compiled(FAILED).search(text)):
         better = _better_logs(text)
-        alike = tuple(map(_resembled, resembling.resembling(text, signatures.every())))
     files = tuple(name for name in names if name is not None)
     known = _known(matches, text, examined)
-    return Explained(matches, better, files, scanner.bytes_read, alike, known)
+    return Explained(matches, better, files, scanner.bytes_read, known)
 
 
 def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None) -> Explained:
@@ -197,20 +194,6 @@ def _unwrapped(rows: Sequence[str]) -> str:
 def _constants() -> dict[str, str]:
     """Placeholders that do not depend on the log."""
     return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
-
-
-def _resembled(likeness: resembling.Likeness) -> Match:
-    """A known error to compare with, without anything filled in from the text."""
-    signature = likeness.signature
-    values = _constants()
-    return Match(
-        signature=signature,
-        confidence=Confidence.LOW,
-        evidence=Evidence(likeness.message, 0),
-        title=filling.wording(signature.title, values),
-        cause=filling.wording(signature.cause, values),
-        cure=tuple(_filled_steps(signature, values)),
-    )
 
 
 def _filled_steps(signature: Signature, values: Mapping[str, str]) -> Iterable[FilledStep]:

@@ -1,4 +1,4 @@
-"""The artefact folder: model, `load.py`, manifest with hashes, report, an example of a server."""
+"""The artefact folder: model, `load.py`, manifest with hashes, an example of a server."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from flatout.nouns.exported import ExportCandidate, TensorSpec
 SCHEMA = "flatout.artefact/1"
 MANIFEST = "manifest.json"
 LOAD = "load.py"
-REPORT = "report.html"
 SERVE = "serve.py"
 REQUIREMENTS = "requirements.txt"
-NOT_HASHED = (MANIFEST, REPORT)
+OLD_REPORT = "report.html"
+"""A page that exports wrote until December 2026; no part of the model."""
+NOT_HASHED = (MANIFEST, OLD_REPORT)
 SERVED = "serving"
 """The manifest's key for hashes of files that serve the model. The user may change these; then no
 export replaces them."""
@@ -109,7 +110,7 @@ def size(folder: Path) -> int:
 
 
 def hashes(folder: Path) -> dict[str, str | None]:
-    """sha256 of every file but the manifest itself and the report."""
+    """sha256 of every file but the manifest itself."""
     return {
         path.relative_to(folder).as_posix(): _digest(path)
         for path in _files(folder)

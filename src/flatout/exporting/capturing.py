@@ -67,6 +67,20 @@ def of_run(ended: foreground.Finished) -> Capture:
     return _found(Processes(ended.records))
 
 
+def trained_with(ended: foreground.Finished) -> tuple[str, ...]:
+    """What the plan changed in the training; it is not part of the exported model."""
+    engaged = dict.fromkeys(
+        boost for process in Processes(ended.records).all for boost in process.engaged
+    )
+    if not engaged:
+        return ()
+    return (
+        f"it was trained with {', '.join(engaged)}; the script's own model was exported, and"
+        " builds are compared with its results without these boosts: figures that the script"
+        " printed may differ by rounding",
+    )
+
+
 def _found(processes: Processes) -> Capture:
     """The last capture of all processes, else the reason why there is none."""
     seen = [process.export for process in processes.all if process.export is not None]

@@ -117,13 +117,11 @@ class Export:
         self.prepared = self.folder / "prepared"
 
     def _order(self, do: str, **more: Any) -> dict[str, Any]:
-        overlay = self.settings.overlay
         return {
             "do": do,
             "capture": str(self.capture.resolve()),
             "prepared": str(self.prepared.resolve()),
             "threads": self.threads,
-            "overlay": str(overlay.resolve()) if overlay is not None else None,
             "compiled": str(self._compiled().resolve()),
             **more,
         }

@@ -193,7 +193,6 @@ def latency(build: TimedBuild, batch: int) -> Latency | None:
         batch=batch,
         calls=len(calls),
         p50_ms=percentile(calls, 0.50),
-        p90_ms=percentile(calls, 0.90),
         p99_ms=percentile(calls, 0.99) if len(calls) >= P99_CALLS else None,
         low_ms=low,
         high_ms=high,

@@ -111,10 +111,6 @@ class Asked:
     """The plan to apply without tuning, or None to tune."""
     selection: tuple[bool, tuple[str, ...], tuple[str, ...]] = (False, (), ())
     """(exact alone, these alone, not these)"""
-    budget_s: float | None = None
-    """Seconds to tune, whether or not this run repays them, or None for as long as it does."""
-    leave_loop: Callable[[], None] | None = None
-    """Raises out of the loop when everything is decided, or None to let the loop go on."""
 
 
 class LiveHere:
@@ -173,7 +169,6 @@ class RunHere:
         there = asked.plan is not None or path.exists()
         self._plan, self._path = plan_file.read(path, warn) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
-        self._thrown_away = asked.leave_loop is not None  # what it trains is put back: no time won
         cell = cells.output()
         self._shown = cell or report.LiveLines(quiet=_is_another_rank())
         live_orders = None
@@ -182,9 +177,7 @@ class RunHere:
             decided = self._shown.decision
             self._tuning = LiveTuning(self._plan, asked.selection, None, decided, say)
             self._boosts = self._tuning.boosts
-            live_orders = dataclasses.replace(
-                self._tuning.orders, stop=self._thrown_away, budget_s=asked.budget_s
-            )
+            live_orders = self._tuning.orders
         else:
             self._boosts = chosen_boosts.choose(self._plan.boosts, *asked.selection[1:])
         self._command, self._pid = command(), os.getpid()
@@ -198,7 +191,7 @@ class RunHere:
         )
         write_orders(orders, self._folder)
         atexit.register(self._program_ends)  # before the agent does: it is to end first
-        self._agent = start.InThisProcess(orders, self._heard, asked.leave_loop)
+        self._agent = start.InThisProcess(orders, self._heard)
 
     def _warn_of_start(self) -> None:
         """Say once which variables its boosts would need, and what differs from the plan."""
@@ -257,8 +250,6 @@ class RunHere:
         here = Path.cwd()
         path = self._path.relative_to(here) if self._path.is_relative_to(here) else self._path
         tuned = self._tuning.write_plan(self._command, path, self._folder, warn)
-        if tuned is not None and self._thrown_away:
-            tuned = dataclasses.replace(tuned, saved_s=None)
         if tuned is None:
             return None
         page = self._folder / "report.html"

@@ -59,7 +59,6 @@ def _container(target: Target) -> Target:
         container=True,
         root=True,
         user_has_torch=None,
-        shell="bash",
         vendor=None if apple else target.vendor,
         gpu=None if apple else target.gpu,
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flatout.installing import shell
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
+from flatout.nouns.errors import UserError
 
 SYSTEM_FOLDERS = ("/usr/bin/", "/bin/")
 """Interpreters in these folders belong to the distribution, which forbids pip there (PEP 668)."""
@@ -66,6 +68,37 @@ def environment(target: Target) -> tuple[tuple[str, ...], Target]:
         creation = f"{shell.python(target)} -m venv {OWN_ENVIRONMENT}"
     why = "this Python belongs to the system, which forbids installing into it"
     return (shell.why(why), creation), new_target
+
+
+def conda_pytorch(target: Target, choice: Choice) -> tuple[str, ...]:
+    """Lines that install from conda-forge: PyTorch's own channel ended with 2.5."""
+    reason = shell.why("PyTorch's own conda channel ended with 2.5; conda-forge builds it now")
+    install = lines(target, _conda_names(target, choice))
+    if choice.cuda and target.driver is None:
+        # conda refuses GPU builds if it finds no driver
+        name = "CONDA_OVERRIDE_CUDA"
+        if shell.is_powershell(target):
+            install = (f"$env:{name} = '{choice.cuda}'", *install)
+        else:
+            install = tuple(f"{name}={choice.cuda} {line}" for line in install)
+    return (reason, *install)
+
+
+def _conda_names(target: Target, choice: Choice) -> tuple[str, ...]:
+    """The packages to ask conda for. conda-forge lags PyTorch by weeks, so no exact version is
+    named; its builds for one CUDA major run on every driver of that major.
+    """
+    major = choice.cuda_major
+    if major is not None:
+        bound = f"pytorch-gpu<={choice.version}" if major == "11" else "pytorch-gpu"
+        return (bound, f"cuda-version={major}", "torchvision")
+    if choice.build == "cpu":
+        return ("pytorch" if target.system == "Darwin" else "pytorch-cpu", "torchvision")
+    raise UserError(
+        f"conda-forge has no PyTorch for {choice.build}",
+        "use pip in the conda environment: --manager pip",
+        1,
+    )
 
 
 def _belongs_to_system(target: Target) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from flatout.installing import conda_packages, python_packages, shell, wheels
+from flatout.installing import python_packages, shell, wheels
 from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 from flatout.installing.wheels import Wheel
@@ -65,7 +65,7 @@ def commands(target: Target, mirror: str | None = None) -> tuple[str, ...]:
     if target.manager == "conda":
         return (
             *setup,
-            *conda_packages.lines(target_environment, choice),
+            *python_packages.conda_pytorch(target_environment, choice),
             check_line(target_environment, choice),
         )
     remove: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ RESTARTS = ("reboot", "sudo reboot", "Restart-Computer", "Restart-Computer -Conf
 
 def is_powershell(target: Target) -> bool:
     """Whether the Target's lines are for PowerShell."""
-    return (target.shell or ("powershell" if target.system == "Windows" else "bash")) != "bash"
+    return target.system == "Windows"
 
 
 def quote(target: Target, word: str) -> str:

@@ -12,7 +12,6 @@ from flatout.nouns.interpreter import Torch
 from flatout.nouns.machine import Machine
 
 MANAGERS = ("pip", "uv", "conda")
-SHELLS = ("bash", "powershell")
 VENDORS = ("nvidia", "amd", "intel", "apple")
 """The vendor that decides in a machine with several vendors' GPUs, first to last."""
 
@@ -61,8 +60,6 @@ class Target:
     """PyTorch release to keep if one of its builds fits: 2.9.1, or None for the newest."""
     free_threaded: bool = False
     """A Python without the global interpreter lock, which has separate wheels (3.13t)."""
-    shell: str | None = None
-    """bash or powershell, or None for the system's own."""
 
     @property
     def python_minor(self) -> str | None:
@@ -146,16 +143,13 @@ def of_interpreter(machine: Machine) -> Target:
     return of(machine)
 
 
-def adjusted(target: Target, manager: str | None = None, shell: str | None = None) -> Target:
-    """The Target with another manager or shell. Raises UserError for an unknown one."""
-    for name, value, allowed in (("manager", manager, MANAGERS), ("shell", shell, SHELLS)):
-        if value is not None and value.lower() not in allowed:
-            raise UserError(f"--{name} {value} is not known", f"one of {', '.join(allowed)}")
-    return replace(
-        target,
-        manager=manager.lower() if manager else target.manager,
-        shell=shell.lower() if shell else target.shell,
-    )
+def adjusted(target: Target, manager: str | None) -> Target:
+    """The Target with another manager. Raises UserError for an unknown one."""
+    if manager is None:
+        return target
+    if manager.lower() not in MANAGERS:
+        raise UserError(f"--manager {manager} is not known", f"one of {', '.join(MANAGERS)}")
+    return replace(target, manager=manager.lower())
 
 
 def _deciding_gpu(machine: Machine) -> tuple[Gpu | None, int]:

@@ -16,7 +16,7 @@ CODE_LIMIT = 1_000_000
 """Most bytes of packed code: a ConfigMap holds 1 MiB."""
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
 BUILD = (
-    "flatout env docker --write . writes a Dockerfile; build and push it under a name, "
+    "flatout env docker > Dockerfile writes one; build and push it under a name, "
     "and give that name: --image registry.example.org/training"
 )
 

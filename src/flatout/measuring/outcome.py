@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
 from flatout.nouns.trial import Measurement
@@ -51,7 +50,6 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
         return None
     times = [step.train_s for step in window]
     total = sum(times)
-    evaluations = [step.eval_s for step in window if step.eval_s]
     samples = sum(step.samples for step in window) * world
     ended = process.ended
     return Measurement(
@@ -60,7 +58,6 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
         steps_ms=tuple(1000 * time for time in times),
         losses=process.losses,
         wait_share=min(1.0, sum(step.wait_s for step in window) / total),
-        eval_ms=1000 * statistics.mean(evaluations) if evaluations else None,
         compile_s=_start_up_s(process.steps, total / len(window)),
         peak_bytes=ended.peak_bytes if ended and ended.peak_bytes is not None else peak_bytes,
         recompiles=ended.recompiles if ended else 0,

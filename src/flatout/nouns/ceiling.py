@@ -69,8 +69,7 @@ class Benched:
     """Whether it is the expected device and performs as expected, or None without --expect."""
     quick: bool = False
     date: str = ""
-    """When it was measured (ISO 8601): a cached answer is older than this run."""
-    cached: bool = False
+    """When it was measured (ISO 8601)."""
     wall_s: float | None = None
     devices: tuple[Device, ...] = ()
     """Accelerators, as torch sees them."""

@@ -68,9 +68,6 @@ class Explained:
     sources: tuple[str, ...] = ()
     """Files that were read."""
     bytes_read: int = 0
-    resembling: tuple[Match, ...] = ()
-    """If nothing matches: known errors with a message like one in the text, the most similar
-    first. Their confidence is low, and they are not an answer."""
     observations: tuple[Wording, ...] = ()
     """What the run recorded about its own end, if flatout started it."""
 

@@ -76,7 +76,6 @@ class Latency:
     batch: int
     calls: int
     p50_ms: float
-    p90_ms: float
     p99_ms: float | None
     """The 99th percentile, or None for fewer than 1,000 calls."""
     low_ms: float
@@ -154,8 +153,6 @@ class ExportSettings:
     """Seconds for each candidate, at batch 1 and again over batches."""
     threads: int | None = None
     """Number of threads, or None for the cores that this process may use."""
-    overlay: Path | None = None
-    """A folder of packages searched after the interpreter's own."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Confidence(enum.StrEnum):
     LIKELY = "likely"
     """Few causes print this; it is the likeliest."""
     LOW = "low"
-    """The text only shows that something of this kind failed, or resembles a known message."""
+    """The text only shows that something of this kind failed."""
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,6 @@ class Measurement:
     losses: tuple[float | None, ...]
     """Losses from the first step on."""
     wait_share: float | None = None
-    eval_ms: float | None = None
-    """Time per evaluation pass, or None if none was seen."""
     compile_s: float = 0.0
     """Time of the first steps beyond that of as many steady steps."""
     peak_bytes: int | None = None

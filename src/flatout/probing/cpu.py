@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +12,12 @@ import psutil
 
 from flatout.nouns.machine import Cpu
 from flatout.probing import reading
-from flatout.probing.program_answer import ask
 from flatout_agent import limits  # host and agent must count alike
 
 CPUINFO = Path("/proc/cpuinfo")
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 FIRST_PROCESSOR_BYTES = 2**15
 """Enough of /proc/cpuinfo for the first processor; reading all of it takes milliseconds."""
-LIMIT_S = 1.0
 
 
 def cpu() -> Cpu:
@@ -37,6 +34,14 @@ def cpu() -> Cpu:
         scaling_driver=reading.text(CPUFREQ / "scaling_driver") or None,
         **_features(),
     )
+
+
+def _features() -> dict[str, bool]:
+    """Only Linux says whether there are instructions for bfloat16."""
+    try:
+        return from_flags(_first_processor())
+    except OSError:
+        return {}
 
 
 def cores() -> int | None:
@@ -56,55 +61,14 @@ def name() -> str | None:
     return " ".join(label.split()) if label else None
 
 
-def from_flags(text: str) -> dict[str, bool | None]:
+def from_flags(text: str) -> dict[str, bool]:
     """Features of the first processor in /proc/cpuinfo, or empty if it lists none."""
     for line in text.splitlines():
         key, _, value = line.partition(":")
         words = set(value.split())
-        if key.strip() == "flags" and words:
-            return {
-                "avx2": "avx2" in words,
-                "avx512": "avx512f" in words,
-                "avx512_bf16": "avx512_bf16" in words,
-                "amx_bf16": "amx_bf16" in words,
-                "arm_bf16": False,
-            }
-        if key.strip() == "Features" and words:
-            return {**_NO_X86, "arm_bf16": "bf16" in words}
+        if key.strip() in ("flags", "Features") and words:
+            return {name: name in words for name in ("avx512_bf16", "amx_bf16")}
     return {}
-
-
-def from_sysctl(text: str, arm: bool) -> dict[str, bool | None]:
-    """The same from the lines of `sysctl hw.optional`."""
-    features = dict(re.findall(r"^hw\.optional\.(\S+): ([01])$", text, re.MULTILINE))
-    if not features:
-        return {}
-    if arm:
-        return {**_NO_X86, "arm_bf16": features.get("arm.FEAT_BF16", "0") == "1"}
-    return {
-        "avx2": features.get("avx2_0", "0") == "1",
-        "avx512": features.get("avx512f", "0") == "1",
-        "arm_bf16": False,
-    }
-
-
-def from_windows(avx2: bool, avx512: bool, machine: str, build: int) -> dict[str, bool | None]:
-    """The same from IsProcessorFeaturePresent; older builds do not know AVX and answer no."""
-    if machine.lower() not in ("amd64", "x86"):
-        return dict(_NO_X86)
-    knows_avx = build >= 19041
-    return {
-        "avx2": avx2 or (False if knows_avx else None),
-        "avx512": avx512 or (False if knows_avx else None),
-        "avx512_bf16": False if knows_avx and not avx512 else None,
-        "amx_bf16": False if knows_avx and not avx512 else None,
-        "arm_bf16": False,
-    }
-
-
-_NO_X86: dict[str, bool | None] = dict.fromkeys(
-    ("avx2", "avx512", "avx512_bf16", "amx_bf16"), False
-)
 
 
 def _count(logical: bool) -> int | None:
@@ -123,13 +87,6 @@ if sys.platform == "win32":
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
             return str(winreg.QueryValueEx(key, "ProcessorNameString")[0])
 
-    def _features() -> dict[str, bool | None]:
-        import ctypes
-
-        present = ctypes.windll.kernel32.IsProcessorFeaturePresent
-        avx2, avx512 = bool(present(40)), bool(present(41))  # PF_AVX2_..., PF_AVX512F_...
-        return from_windows(avx2, avx512, platform.machine(), sys.getwindowsversion().build)
-
     def _affinity() -> int | None:
         try:
             return len(psutil.Process().cpu_affinity() or ()) or None
@@ -144,10 +101,6 @@ elif sys.platform == "darwin":
             command, capture_output=True, text=True, timeout=5, check=True
         ).stdout.strip()
 
-    def _features() -> dict[str, bool | None]:
-        output = ask(["/usr/sbin/sysctl", "hw.optional"], LIMIT_S).text
-        return from_sysctl(output, arm=platform.machine() == "arm64")
-
     def _affinity() -> int | None:
         return None
 
@@ -156,21 +109,16 @@ else:
     def _name() -> str | None:
         return _from_cpuinfo(_first_processor())
 
-    def _features() -> dict[str, bool | None]:
-        try:
-            return from_flags(_first_processor())
-        except OSError:
-            return {}
-
-    def _first_processor() -> str:
-        with CPUINFO.open("rb") as file:
-            return file.read(FIRST_PROCESSOR_BYTES).decode(errors="replace")
-
     def _affinity() -> int | None:
         try:
             return len(os.sched_getaffinity(0))
         except OSError:
             return None
+
+
+def _first_processor() -> str:
+    with CPUINFO.open("rb") as file:
+        return file.read(FIRST_PROCESSOR_BYTES).decode(errors="replace")
 
 
 def _from_cpuinfo(text: str) -> str | None:

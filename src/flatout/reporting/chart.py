@@ -21,9 +21,6 @@ class Axis:
     unit: str = ""
     zero: bool = False
     """Whether it begins at zero."""
-    log: bool = False
-    ticks: Sequence[float] = ()
-    """The only numbers on the axis; if empty, round ones are chosen."""
 
     @property
     def title(self) -> str:
@@ -44,13 +41,8 @@ class Curve:
     dash: Sequence[int] = ()
     point: int = 0
     """The points' diameter in pixels, or 0 for none."""
-    shape: Literal["circle", "diamond", "square"] = "circle"
     texts: Sequence[str] = ()
     """What is said about each point besides its numbers."""
-    labels: Sequence[str] = ()
-    """The label drawn at each point."""
-    bounds: Sequence[tuple[float, float]] = ()
-    """The interval of each y."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +69,11 @@ class CurveChart:
     y: Axis
     curves: Sequence[Curve]
     marks: Sequence[Mark] = ()
-    legend: bool = True
-    """Whether the names of several curves are listed below."""
 
     @property
     def zooms(self) -> bool:
         """Whether part of x can be enlarged to the whole width."""
-        return not self.x.log and any(len(curve.x) > MANY for curve in self.curves)
+        return any(len(curve.x) > MANY for curve in self.curves)
 
 
 @dataclass(frozen=True)

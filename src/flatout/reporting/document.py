@@ -130,7 +130,6 @@ def explain_document(
         "recognised": explained.recognised or page is not None,
         "matches": [_match(match) for match in explained.matches],
         "observations": [said.en for said in explained.observations],
-        "resembles": [_match(match) for match in explained.resembling],
         "better_log": [
             {"id": advice.id, "text": advice.text.en, "commands": advice.commands}
             for advice in explained.better_log

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -55,12 +57,6 @@ ONLY_REPORT = Wording(
     "ranks {ranks} only report that rank {rank} failed:",
     "rank {ranks} 只是转述 rank {rank} 的失败：",
 )
-RESEMBLES = Wording("resembles", "类似")
-RESEMBLES_TEXT = Wording(
-    "{title}. Its message is like one in the text, but not the same: compare before you act "
-    "(flatout explain {id})",
-    "{title}。其报错与文中的相似但不相同：请先比较，再采取措施（flatout explain {id}）",
-)
 MEANING = Wording("flatout: what this means", "flatout：这是什么意思")
 NOT_HERE = Wording("(does not apply to this machine) ", "（不适用于本机）")
 ALSO = Wording("also", "另有")
@@ -69,6 +65,8 @@ UNKNOWN_TEXT = Wording("no signature matches this text.", "没有与这段文字
 TO_GET = Wording("To get a better log:", "可以这样得到更好的日志：")
 EMPTY = Wording("there is no text to explain", "没有可解释的文本")
 TO_GIVE = ("flatout explain train.log", "python train.py 2>&1 | flatout explain")
+DRAWN = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables that can make rich take a pipe for a terminal."""
 
 
 def explained(answer: Explained, language: str, console: Console | None = None) -> None:
@@ -96,6 +94,25 @@ def crash(answer: Explained, language: str, console: Console | None = None) -> N
     else:
         page.line(page.text_of(MEANING), "bold", len("flatout:"))
         page.whole(root, answer.observations)
+
+
+def page(markdown: str) -> None:
+    """Draw it on a terminal; print it unchanged into a pipe."""
+    if sys.stdout.isatty() or any(os.environ.get(name) for name in DRAWN):
+        _draw_page(markdown)
+    else:
+        sys.stdout.write(f"{markdown.rstrip()}\n")
+
+
+def _draw_page(markdown: str) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(markdown, hyperlinks=False), width=min(console.width, 100))
+    else:
+        console.print(markdown.rstrip(), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 class _Page:
@@ -140,10 +157,6 @@ class _Page:
         if not answer.bytes_read:
             self._commands(TO_GIVE)
             return
-        for match in answer.resembling:
-            named = {"title": self.text_of(match.title).rstrip("."), "id": match.id}
-            said = self.text_of(RESEMBLES_TEXT).format(**named)
-            self._paragraph(self.text_of(RESEMBLES), said, "yellow")
         self._paragraph("", self.text_of(TO_GET))
         for advice in answer.better_log:
             self._paragraph("", self.text_of(advice.text))

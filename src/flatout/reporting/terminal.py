@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.run_end import RunEnd
 from flatout.reporting import plain
-from flatout.reporting.bench.progress import BenchView
-from flatout.reporting.bench.screen import bench
+from flatout.reporting.bench import BenchView, bench
 from flatout.reporting.doctor import doctor
 from flatout.reporting.paragraphs import Line, show
 from flatout.reporting.profile.screen import profile

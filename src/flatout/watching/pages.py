@@ -20,11 +20,6 @@ def find(name: str) -> Page | None:
     return next(pages, None)
 
 
-def codes() -> list[str]:
-    """The codes of all rules."""
-    return [_code(path) for path in rules.files()]
-
-
 def _code(path: Path) -> str:
     return path.stem.partition("_")[0].upper()
 

@@ -9,11 +9,13 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from flatout.nouns import frame_json
+from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
 from flatout.watching.steps import evenly
 
@@ -25,6 +27,7 @@ LAST_BYTES = 256 * 1024
 """The last frame of a history fits into this many bytes."""
 MOST_STEPS = 10
 """The most steps of one frame."""
+NEXT = "name a run's folder, as .flatout/runs/20261124T091500Z-run"
 TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
 
 
@@ -41,6 +44,30 @@ def last_frame(folder: Path) -> Frame | None:
         with suppress(ValueError, RecursionError):
             return frame_json.load(json.loads(line))
     return None
+
+
+def frames(run: Path) -> Iterator[Frame]:
+    """All frames of a run's folder, or of its history, as recorded; damaged lines are left out.
+
+    Raises UserError if there are none.
+    """
+    path = run / NAME if run.is_dir() else run
+    if not path.is_file():
+        raise UserError(f"there is no history of a run in {run}", NEXT, 1)
+    count = 0
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    frame = frame_json.load(json.loads(line))
+                except (ValueError, RecursionError):
+                    continue
+                count += 1
+                yield frame
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}", NEXT, 1) from error
+    if not count:
+        raise UserError(f"{path} holds no frame", NEXT, 1)
 
 
 class HistoryRecording:

@@ -80,17 +80,9 @@ class InThisProcess:
     """
 
     def __init__(
-        self,
-        orders: wire.Orders,
-        heard: Callable[[wire.Record], None] = lambda record: None,
-        leave_loop: Callable[[], None] | None = None,
+        self, orders: wire.Orders, heard: Callable[[wire.Record], None] = lambda record: None
     ) -> None:
-        """heard: called with each record, as it is written; raises nothing.
-
-        leave_loop: raises out of the program's loop, where the orders are to end it at the answer.
-        Raises OSError.
-        """
-        self._leave_loop = leave_loop
+        """heard: called with each record, as it is written; raises nothing. Raises OSError."""
         self._recorder = Recorder(orders.records, heard)
         self._recorder.write(_started())
         self._session: Session | None = None
@@ -98,8 +90,6 @@ class InThisProcess:
 
     def _begin(self, orders: wire.Orders) -> None:
         self._session = self._recorder.safely("start", _torch_imported, orders, self._recorder)
-        if self._session is not None:
-            self._session.watcher.leave_loop = self._leave_loop
 
     @property
     def steps(self) -> int:

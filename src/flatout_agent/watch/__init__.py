@@ -34,8 +34,6 @@ class Watcher:
     """Counts the batches of its training loader, instead of `batch`, while the watcher is quiet and
     reads no steps; an epoch of that loader ends no quiet.
     """
-    leave_loop: Callable[[], None] | None = None
-    """Raises out of the program's loop if the process must not end with it, else None."""
     leave: Callable[[], None]
     """Removes discovery's hooks for good: nothing more is reported."""
 

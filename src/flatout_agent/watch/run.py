@@ -222,10 +222,7 @@ class RunWatch(Watcher):
         self.recorder.write(history.seen())
 
     def end_at_once(self) -> None:
-        """End the program, or its loop, as the answer that it was started for exists."""
-        if self.leave_loop is not None:
-            self.leave_loop()
-            return
+        """End the program, as the answer that it was started for exists."""
         from flatout_agent.watch.ending import end_process
 
         RunWatch.program_ends(self)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from flatout_programs import export
 from flatout_programs.exporting import serving
 
 ALONE = """
@@ -39,3 +42,11 @@ def test_how_long_others_had_the_core() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert float(done.stdout) > 0.1  # about half of the second
+
+
+def test_versions_of_the_packages_that_are_there() -> None:
+    told: list[dict[str, Any]] = []
+    packages = [("pytest", "pytest"), ("json", "json"), ("no", "no_module")]
+    export.main([json.dumps({"do": "packages", "packages": packages})], told.append)
+    versions = {"pytest": pytest.__version__, "json": "unknown", "no": None}
+    assert told == [{"versions": versions}]

@@ -27,7 +27,6 @@ PLACEHOLDER = re.compile(
     r"\{(?P<name>[a-z_][a-z_0-9]*)(?:!(?P<form>[a-z]+))?(?:\|(?P<other>[^{}]*))?\}"
 )
 """`{name}`, `{name|other}`, `{name!form}`, `{name!form|other}`."""
-ID = re.compile(r'^id = "([a-z0-9-]+)"', re.MULTILINE)
 FORMS = ("cuda", "cudnn")
 WHEELS = "wheels"
 """A placeholder that no pattern captures: the address of PyTorch's builds."""
@@ -53,14 +52,6 @@ def families() -> tuple[Family, ...]:
 def every() -> tuple[Signature, ...]:
     """All signatures, family by family."""
     return tuple(signature for group in families() for signature in group.signatures)
-
-
-def ids() -> tuple[str, ...]:
-    """The ids of all signatures, sorted; read from the texts because parsing them is slow."""
-    folder = resources.files(__name__)
-    files = (file for file in folder.iterdir() if file.name.endswith(".toml"))
-    texts = (file.read_text(encoding="utf-8") for file in files if file.name != BETTER_LOGS)
-    return tuple(sorted(name for text in texts for name in ID.findall(text)))
 
 
 @cache

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from flatout.nouns.ceiling import Benched, Ceiling, Device, Point
 from flatout.nouns.identity import Identity
-from flatout.reporting.bench import document, screen
-from flatout.reporting.bench.progress import BenchView
+from flatout.reporting.bench import BenchView, bench, bench_document
 
 HERE = Identity("Linux", "Intel(R) Xeon(R) Platinum 8480+", 112, 2**40)
 ROWS = (
@@ -45,7 +44,7 @@ BENCHED = Benched(
 
 def printed(benched: Benched, width: int = 80) -> str:
     file = io.StringIO()
-    screen.bench(benched, Console(file=file, width=width, color_system=None))
+    bench(benched, Console(file=file, width=width, color_system=None))
     return file.getvalue()
 
 
@@ -68,7 +67,7 @@ def test_foreign_text_cannot_reach_the_terminal() -> None:
 
 
 def test_the_document() -> None:
-    answer = json.loads(json.dumps(document.bench_document(BENCHED)))
+    answer = json.loads(json.dumps(bench_document(BENCHED)))
     assert answer["schema"] == "flatout.bench/1"
     first = answer["ceilings"][0]
     assert (first["id"], first["value"], first["unit"]) == ("matmul-bf16", 748.2, "TFLOP/s")
@@ -101,7 +100,7 @@ def test_whatever_was_measured_fits(rows: list[Ceiling], width: int) -> None:
     text = printed(benched, width)
     tables = [line for line in text.splitlines() if line.startswith("  ")]
     assert all(len(line) <= width for line in tables)
-    json.dumps(document.bench_document(benched), allow_nan=False)
+    json.dumps(bench_document(benched), allow_nan=False)
 
 
 def test_a_terminal_is_given_back() -> None:

@@ -1,23 +1,66 @@
-"""What `flatout bench` prints: a table for each device, findings with cures, PASS or FAIL."""
+"""What `flatout bench` shows: progress, a table for each device, findings, PASS or FAIL; JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.reporting import plain
-from flatout.reporting.bench.document import share
 from flatout.reporting.doctor import print_entry, print_finding
+from flatout.reporting.document import as_json
+from flatout.reporting.moving_line import MovingLine
 from flatout.reporting.paragraphs import Line, show, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+BENCH = "flatout.bench/1"
+"""A field once published keeps its name and meaning."""
 TITLE, VALUE, UNIT, SHEET = 38, 9, 10, 16
 """Column widths; the size that reached the ceiling gets the rest of the line."""
 SMALLER = {"TFLOP/s": "GFLOP/s"}
+
+
+class BenchView(MovingLine):
+    """Shows each ceiling as it is measured."""
+
+    first = "looking at the machine"
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(console)
+        self._count = self._done = 0
+
+    def planned(self, count: int) -> None:
+        """`count` ceilings will be measured."""
+        self._count = count
+
+    def begun(self, ceiling: Ceiling) -> None:
+        """A ceiling is being measured."""
+        self._show(ceiling)
+
+    def point(self, ceiling: Ceiling) -> None:
+        """One of the ceiling's sizes has been measured."""
+        self._show(ceiling)
+
+    def ended(self, ceiling: Ceiling) -> None:
+        """The ceiling has its value, or will have none."""
+        self._done += 1
+        if self._status is None:
+            value, unit = _figure(ceiling)
+            outcome = f"{value} {unit}" if ceiling.value is not None else ceiling.note
+            self._print(
+                f"[{self._done}/{self._count}] {ceiling.device}, {ceiling.title}: {outcome}"
+            )
+
+    def _show(self, ceiling: Ceiling) -> None:
+        if self._status is None:
+            return
+        value, unit = _figure(ceiling)
+        value_text = f": {value} {unit}" if ceiling.value is not None else ""
+        text = f"{self._done + 1} of {self._count}  {ceiling.device}, {ceiling.title}{value_text}"
+        self._move(text)
 
 
 def bench(benched: Benched, console: Console | None = None) -> None:
@@ -44,7 +87,7 @@ def bench(benched: Benched, console: Console | None = None) -> None:
         print_entry(console, entry)
 
 
-def figure(ceiling: Ceiling) -> tuple[str, str]:
+def _figure(ceiling: Ceiling) -> tuple[str, str]:
     """Value and unit in readable form: 0.35 TFLOP/s is 350 GFLOP/s."""
     value, unit = ceiling.value, ceiling.unit
     if value is None:
@@ -69,7 +112,7 @@ def _table(console: Console, device: str, name: str | None, rows: list[Ceiling])
 
 
 def _row(ceiling: Ceiling, sheet: bool, wide: bool) -> str:
-    value, unit = figure(ceiling)
+    value, unit = _figure(ceiling)
     line = f"  {plain.cut(plain.one_line(ceiling.title), TITLE - 1):<{TITLE}}"
     line += f"{value:>{VALUE}} {unit:<{UNIT}}"
     if sheet:
@@ -80,7 +123,7 @@ def _row(ceiling: Ceiling, sheet: bool, wide: bool) -> str:
 
 
 def _of_sheet(ceiling: Ceiling) -> str:
-    ratio = share(ceiling)
+    ratio = _share(ceiling)
     return f"{units.share(ratio)} of {ceiling.datasheet:,.4g}" if ratio is not None else ""
 
 
@@ -92,8 +135,8 @@ def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
         word, style = ("PASS", "bold green") if benched.passed else ("FAIL", "bold red")
         yield word, _why(benched), style
     how = "--quick" if benched.quick else "all sizes"
-    when = f"measured {benched.date}" if benched.cached else f"in {units.duration(benched.wall_s)}"
-    yield "measured", f"with torch {benched.torch or units.UNKNOWN}, {how}, {when}", "bold"
+    torch, took = benched.torch or units.UNKNOWN, units.duration(benched.wall_s)
+    yield "measured", f"with torch {torch}, {how}, in {took}", "bold"
     if benched.findings:
         yield "next", f"flatout explain {benched.findings[0].code}", "bold cyan"
 
@@ -106,3 +149,46 @@ def _why(benched: Benched) -> str:
         return f"expected {benched.expected}, and torch sees no GPU"
     codes = ", ".join(dict.fromkeys(finding.code for finding in benched.findings))
     return f"expected {benched.expected}, found {names}: {codes or 'not everything was measured'}"
+
+
+def bench_document(benched: Benched) -> dict[str, Any]:
+    """What `flatout bench --json` prints; values that were not measured are null."""
+    document = {
+        "schema": BENCH,
+        "ceilings": [_ceiling_document(ceiling) for ceiling in benched.ceilings],
+        "findings": benched.findings,
+        "expected": benched.expected,
+        "passed": benched.passed,
+        "machine": benched.machine,
+        "torch": benched.torch,
+        "devices": benched.devices,
+        "quick": benched.quick,
+        "date": benched.date,
+        "interrupted": benched.interrupted,
+        "busy": benched.busy,
+        "wall_s": benched.wall_s,
+    }
+    json_document: dict[str, Any] = as_json(document)
+    return json_document
+
+
+def _share(ceiling: Ceiling) -> float | None:
+    """The share of the data sheet's figure, or None if not measured or not on the sheet."""
+    if ceiling.value is None or not ceiling.datasheet:
+        return None
+    return ceiling.value / ceiling.datasheet
+
+
+def _ceiling_document(ceiling: Ceiling) -> dict[str, Any]:
+    return {
+        "id": ceiling.id,
+        "title": ceiling.title,
+        "device": ceiling.device,
+        "value": ceiling.value,
+        "unit": ceiling.unit,
+        "datasheet": ceiling.datasheet,
+        "share": _share(ceiling),
+        "best": ceiling.best,
+        "curve": ceiling.curve,
+        "note": ceiling.note,
+    }

@@ -1,1 +1,0 @@
-"""Ceilings as screen, JSON and progress."""

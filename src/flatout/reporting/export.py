@@ -1,0 +1,230 @@
+"""What `flatout export` prints: the builds, the one that was kept, what to do next; its JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flatout.nouns import units
+from flatout.nouns.exported import (
+    BuildState,
+    ExportCandidate,
+    ExportGuard,
+    ExportResult,
+    Goal,
+)
+from flatout.reporting import plain
+from flatout.reporting.document import as_json
+from flatout.reporting.moving_line import MovingLine
+from flatout.reporting.paragraphs import Line, paragraph, show, styled, whole, width_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXPORT = "flatout.export/1"
+"""A field once published keeps its meaning."""
+NAME, NUMBER = 26, 10
+"""Widths of the columns."""
+HEADS = ("p50", "p99", "x eager", "samples/s", "load", "memory", "size")
+MEASURED = (BuildState.CHOSEN, BuildState.VERIFIED)
+STYLES = {
+    BuildState.CHOSEN: "bold green",
+    BuildState.VERIFIED: "",
+    BuildState.REFUSED: "red",
+    BuildState.FAILED: "yellow",
+    BuildState.ABSENT: "dim",
+    BuildState.SKIPPED: "dim",
+}
+STATES = {
+    BuildState.CHOSEN: "kept",
+    BuildState.VERIFIED: "verified",
+    BuildState.REFUSED: "refused",
+    BuildState.FAILED: "failed",
+    BuildState.ABSENT: "absent",
+    BuildState.SKIPPED: "skipped",
+}
+
+
+class ExportView(MovingLine):
+    """Shows each step of an export."""
+
+    first = "looking at the capture"
+
+    def step(self, text: str) -> None:
+        """What is being done now."""
+        if self._status is None:
+            self._print(text)
+        else:
+            self._move(text)
+
+
+def show_export(result: ExportResult, console: Console | None = None) -> None:
+    """Print everything; on stdout unless another console is given."""
+    from rich.console import Console
+
+    console = console or Console()
+    for line in _lines(result, width_of(console), console.width):
+        show(console, line)
+
+
+def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]:
+    yield from paragraph("model", _model(result), width, "bold")
+    for tensor in (*result.inputs, *result.outputs):
+        arrow = "in" if tensor in result.inputs else "out"
+        shown = f"{arrow} {tensor.name}: {_shape(tensor.shape)} {tensor.dtype}"
+        yield Line(f"          {plain.one_line(shown)}")
+    yield Line("")
+    columns = max(1, (whole_width - NAME - 2) // NUMBER)
+    heads = "".join(f"{head:>{NUMBER}}" for head in HEADS[:columns])
+    yield styled(f"  {'':{NAME}}{heads}", "dim")
+    for item in result.candidates:
+        if item.state in MEASURED:
+            yield styled(_row(item, columns), STYLES[item.state])
+    yield Line("")
+    for item in result.candidates:
+        if item.state not in MEASURED:
+            yield from _other(item, width)
+    for note in result.notes:
+        yield from paragraph("note", note, width, "bold")
+    yield from _verdict(result, width)
+
+
+def _model(result: ExportResult) -> str:
+    metric = result.metric or {}
+    shown = f"; {_metric(metric)}" if metric.get("value") is not None else ""
+    return (
+        f"{result.model}, {result.parameters:,} parameters, weights {result.weights},"
+        f" inputs from {result.source}{shown}"
+    )
+
+
+def _row(item: ExportCandidate, columns: int) -> str:
+    latency, best = item.latency, item.best_batch
+    p99 = latency.p99_ms if latency is not None else None
+    cells = (
+        units.milliseconds(latency.p50_ms) if latency is not None else "",
+        units.milliseconds(p99) if p99 is not None else "",
+        units.ratio(item.speedup) if item.speedup is not None else "",
+        f"{best.samples_per_s:,.0f}" if best is not None else "",
+        units.duration(item.load_s) if item.load_s is not None else "",
+        units.size(item.peak_bytes) if item.peak_bytes is not None else "",
+        units.size(item.size_bytes) if item.size_bytes is not None else "",
+    )
+    mark = "* " if item.state is BuildState.CHOSEN else "  "
+    return (
+        mark
+        + f"{plain.cut(item.title, NAME):<{NAME}}"
+        + "".join(f"{cell:>{NUMBER}}" for cell in cells[:columns])
+    )
+
+
+def _other(item: ExportCandidate, width: int) -> Iterator[Line]:
+    label = STATES[item.state]
+    text = f"{item.title}: {item.reason}"
+    yield from paragraph(label, plain.one_line(text), width, STYLES[item.state])
+    if item.install:
+        yield whole("", item.install, "")
+
+
+def _verdict(result: ExportResult, width: int) -> Iterator[Line]:
+    winner = result.winner
+    if winner is None or result.artefact is None:
+        yield from paragraph("verdict", _headline(result), width, "bold red")
+        return
+    text = f"{_headline(result)}; {result.why}; {_guard(winner.guard)}"
+    yield from paragraph("verdict", text, width, "bold green")
+    yield whole("artefact", str(result.artefact), "bold")
+    yield whole("next", f"{result.artefact}/load.py: model = load(); model(array)", "bold cyan")
+
+
+def _headline(result: ExportResult) -> str:
+    """The answer in one line."""
+    winner = result.winner
+    if winner is None:
+        return "No build could be verified"
+    if winner.id == "eager":
+        return "Nothing beats eager PyTorch here"
+    if result.goal is Goal.SIZE:
+        return f"{winner.title}: {units.size(winner.size_bytes)}"
+    return f"{winner.title}: {_faster(winner)}"
+
+
+def _faster(item: ExportCandidate) -> str:
+    """Its speed relative to eager."""
+    if item.speedup is None:
+        return "not timed beside eager"
+    low_high = ""
+    if item.speedup_interval is not None:
+        low_high = f" ({units.ratios(item.speedup_interval)})"
+    return f"{units.ratio(item.speedup)} eager{low_high}"
+
+
+def _guard(found: ExportGuard | None) -> str:
+    """The result of the comparison with eager float32."""
+    if found is None:
+        return ""
+    parts = []
+    if found.relative_error is not None:
+        allowed = f", {found.limit:.0e} allowed" if found.limit is not None else ""
+        parts.append(f"error {found.relative_error:.1e}{allowed}")
+    if found.top1 is not None:
+        parts.append(f"same class in {units.share(found.top1)}")
+    if found.metric and found.value is not None:
+        text = f"{found.metric} {found.value:.4f}"
+        if found.reference is not None:
+            text += f" against {found.reference:.4f}"
+        if found.lower is not None:
+            text += f", at least {100 * found.lower:.1f} % of it"
+        parts.append(text)
+    parts.append(units.count(found.samples, "sample"))
+    return "; ".join(parts)
+
+
+def _metric(found: Mapping[str, object]) -> str:
+    """What the script's own evaluation reports: "accuracy 0.9517"."""
+    value = found["value"]
+    return (
+        f"{found['name']} {value:.4g}" if isinstance(value, float) else f"{found['name']} {value}"
+    )
+
+
+def _shape(sizes: tuple[int | None, ...]) -> str:
+    """(None, 3, 224, 224) -> "any x 3 x 224 x 224"."""
+    return " x ".join("any" if size is None else f"{size}" for size in sizes) or "a number"
+
+
+def export_document(result: ExportResult) -> dict[str, Any]:
+    """What `flatout export --json` prints; values that were not measured are null."""
+    document = {
+        "schema": EXPORT,
+        "model": result.model,
+        "parameters": result.parameters,
+        "source": result.source,
+        "weights": result.weights,
+        "metric": result.metric,
+        "inputs": [dataclasses.asdict(item) for item in result.inputs],
+        "outputs": [dataclasses.asdict(item) for item in result.outputs],
+        "batch_sizes": list(result.batch_sizes),
+        "goal": result.goal.value,
+        "chosen": result.chosen,
+        "why": result.why,
+        "artefact": str(result.artefact) if result.artefact is not None else None,
+        "candidates": [_candidate_document(item) for item in result.candidates],
+        "notes": list(result.notes),
+        "machine": result.machine,
+        "run_folder": str(result.run_folder),
+        "wall_s": result.wall_s,
+    }
+    json_document: dict[str, Any] = as_json(document)
+    return json_document
+
+
+def _candidate_document(item: ExportCandidate) -> dict[str, Any]:
+    best = item.best_batch
+    return {
+        **dataclasses.asdict(item),
+        "precision": item.precision.value,
+        "state": item.state.value,
+        "best_batch": dataclasses.asdict(best) if best is not None else None,
+    }

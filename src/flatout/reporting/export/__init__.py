@@ -1,1 +1,0 @@
-"""The result of an export as screen, JSON, progress and page."""
