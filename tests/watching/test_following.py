@@ -52,7 +52,7 @@ def test_the_gpus_of_its_processes(pulse: Pulse, tmp_path: Path) -> None:
 def test_where_no_processes_are_listed_it_uses_the_only_gpu(pulse: Pulse, tmp_path: Path) -> None:
     job = followed(tmp_path)
     assert seen(job, GpuSample(0, "nvidia", processes=())).gpus == (0,)
-    assert seen(job, GpuSample(0, "amd")).gpus == (0,)
+    assert seen(job, GpuSample(0, "apple")).gpus == (0,)
     assert seen(job, GpuSample(0, "nvidia"), GpuSample(1, "nvidia")).gpus == ()
     assert seen(job, GpuSample(0, "nvidia", processes=(GpuUse(NOBODY, 5),))).gpus == ()
     assert seen(job).gpus == ()

@@ -306,6 +306,17 @@ def test_a_vendor_that_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [gpu.vendor for gpu in sampler.sample().gpus] == ["amd"]
 
 
+def test_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:
+        def samples(self, now_s: float, first_index: int) -> tuple[GpuSample, ...]:
+            return (GpuSample(first_index, "apple"),)
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(live_sampler, "AppleSampler", Fake)
+    with MachineSampler(library=SimpleNamespace()) as sampler:
+        assert [gpu.vendor for gpu in sampler.sample().gpus] == ["apple"]
+
+
 # Processes ----------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,7 @@ sizes = odd(st.integers(0, 2**42))
 gpu_samples = st.builds(
     GpuSample,
     index=st.integers(0, 1),
-    vendor=st.sampled_from(["nvidia", "amd"]),
+    vendor=st.sampled_from(["nvidia", "amd", "apple"]),
     utilization=numbers,
     power_w=numbers,
     power_limit_w=numbers,

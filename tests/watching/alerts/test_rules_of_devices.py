@@ -110,6 +110,7 @@ def test_what_a_neighbour_takes_of_the_gpu_is_no_leak_of_the_job() -> None:
     assert not leaks(lambda s: used(None, grown(s)))  # whose it is, is not told
     others = (GpuUse(7, GIB),)
     assert not leaks(lambda s: replace(HEALTHY, memory_used_bytes=grown(s), processes=others))
+    assert not leaks(lambda s: replace(HEALTHY, vendor="apple", memory_used_bytes=grown(s)))
 
 
 def test_each_gpu_of_a_rank_is_looked_at_alone() -> None:

@@ -16,6 +16,7 @@ from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.probing import nvml
 from flatout.probing.live import linux_host, other_host
 from flatout.probing.live.amd import AmdSampler
+from flatout.probing.live.apple import AppleSampler
 from flatout.probing.live.disks import Disks
 from flatout.probing.nvml.live import NvidiaSampler
 from flatout_agent import limits
@@ -50,6 +51,8 @@ class MachineSampler:
         self._begin("nvidia", self._nvidia)
         if self._linux:
             self._begin("amd", lambda: AmdSampler(self._root).samples)
+        elif sys.platform == "darwin":
+            self._begin("apple", lambda: AppleSampler().samples)
         return self
 
     def __exit__(self, *_: object) -> None:

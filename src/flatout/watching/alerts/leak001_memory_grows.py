@@ -74,7 +74,7 @@ def _gpu(view: View, job: JobHistory, index: int) -> Iterator[Breach]:
     most = seen[-1][1].memory_bytes
     least = max(GPU_BYTES, GPU_SHARE * most) if most else GPU_BYTES
     rank = next(rank for rank in job.ranks if index in rank.gpus)
-    alone = not any(gpu.processes for _, gpu in seen)
+    alone = not any(gpu.processes for _, gpu in seen) and seen[-1][1].vendor != "apple"
     used = [
         (time_s, gpu.memory_used_bytes if alone else _own(gpu, job.pids)) for time_s, gpu in seen
     ]
