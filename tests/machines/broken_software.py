@@ -102,7 +102,6 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         interpreter__torch__version="2.10.0",
         interpreter__torch__mps_available=False,
     )
-    old = with_torch(workstation(), "1.13.1", "cu117", arch_list=TO_HOPPER)
     return {
         "torch-cpu-only": (with_torch(workstation(), build="cpu"), ("ENV021",)),
         "torch-cpu-only-on-windows": (windows_cpu, ("ENV021",)),
@@ -133,7 +132,6 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         "mac-under-rosetta": (rosetta, ("ENV038",)),
         "mac-with-old-macos": (old_mac, ("ENV039",)),
         "arc-with-cpu-torch": (arc(), ("ENV021",)),
-        "torch-before-compile": (old, ("ENV050",)),
     }
 
 

@@ -92,28 +92,6 @@ def mixed() -> Machine:
     return two_cards(gpus=(gpu(0), older))
 
 
-def windows_workstation() -> Machine:
-    """Windows with a GeForce for the screen and an RTX A6000 for computing."""
-    card = gpu(
-        name="NVIDIA RTX A6000",
-        pci_id="10de:2230",
-        compute_capability=(8, 6),
-        memory_bytes=48 * GIB,
-        kernel_driver=None,
-        driver_model="WDDM",
-        display=False,
-        persistence_mode=None,
-        numa_node=None,
-        ecc=False,
-        clock_sm_max_mhz=2100,
-        power_limit_w=300.0,
-        power_limit_default_w=300.0,
-        power_limit_max_w=300.0,
-    )
-    machine: Machine = changed(windows(), gpus=(card,))
-    return machine
-
-
 def shared_server() -> Machine:
     """A server on which a colleague's notebook and run live."""
     people = (
@@ -293,7 +271,6 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
     "mixed-gpus": (mixed(), ("HW018",)),
-    "windows-wddm": (windows_workstation(), ("HW021",)),
     "windows-crowded": (crowded_desktop(), ("ENV066", "HW011")),
     "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV067")),
     "old-box": (

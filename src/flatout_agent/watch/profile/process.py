@@ -72,11 +72,6 @@ def memory_total_bytes(device: str) -> int | None:
     return None
 
 
-def reserved_bytes(device: str) -> int | None:
-    """Bytes held by torch's allocator on the accelerator."""
-    return int(torch.cuda.memory_reserved()) if device == "cuda" else None
-
-
 def alloc_retries(device: str) -> int:
     """How often the allocator had to free its cache to find room, so far."""
     return int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) if device == "cuda" else 0

@@ -25,7 +25,7 @@ from flatout.nouns.profile import Gap, Operator, Place
 from flatout_agent.wire import RecomputedSeen
 from machines.healthy import changed
 
-ASKED, FRAGMENTED = "driver-asked-for-memory", "memory-fragmented"
+ASKED = "driver-asked-for-memory"
 FULL, EMPTY, GROWING = "memory-nearly-full", "memory-mostly-empty", "memory-growing"
 KEPT, LOGITS = "losses-kept-with-graph", "logits-large"
 ZEROED, RECOMPUTED = "gradients-zeroed-in-place", "activations-recomputed"
@@ -52,19 +52,6 @@ def test_device_memory_asked_each_step() -> None:
     assert saved_ms(finding, job) == pytest.approx(9.0, rel=0.01)
     full = changed(job, seen__memory_peak_bytes=78 * GIB)
     assert {"MEM001", "MEM003"} <= set(codes(full))
-
-
-def test_memory_fragmented() -> None:
-    job = profile(seen__memory_peak_bytes=40 * GIB, seen__memory_reserved_bytes=76 * GIB)
-    finding = only(FRAGMENTED, job)
-    assert (finding.code, finding.boost, finding.severity) == (
-        "MEM002",
-        "allocator",
-        Severity.WARNING,
-    )
-    assert "36 GiB" in finding.title
-    roomy = changed(job, seen__memory_reserved_bytes=60 * GIB)
-    assert only(FRAGMENTED, roomy).severity is Severity.NOTE
 
 
 def test_memory_nearly_full() -> None:

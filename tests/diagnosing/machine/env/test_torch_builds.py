@@ -286,19 +286,6 @@ def test_a_torch_without_mps_is_replaced() -> None:
     assert "torch==" in commands(finding)
 
 
-def test_before_2_0() -> None:
-    finding = only("ENV050", broken("torch-before-compile"))
-    assert "installed: 1.13.1; newest: 2." in finding.evidence
-    assert "torch==2." in commands(finding)
-
-
-def test_from_2_0_on_or_unknown() -> None:
-    for version in ("2.0.0", "2.9.1", None, "unknown"):
-        assert not findings(
-            "ENV050", broken("torch-before-compile", interpreter__torch__version=version)
-        )
-
-
 SILENT: dict[str, list[Any]] = {
     "ENV037": [
         # nothing once overridden or unknown

@@ -26,7 +26,6 @@ from machines.healthy import (
 
 OFF = {"gpus__all__persistence_mode": False}
 RUN = GpuProcess(4711, "/home/user/venv/bin/python", 30 * GIB)
-CARD = {"gpus__0__name": "NVIDIA RTX A6000", "gpus__0__display": False}
 
 
 def test_slices_are_a_note() -> None:
@@ -151,17 +150,6 @@ def test_silent_without_screen_or_where_programs_are_not_known() -> None:
     assert findings("HW011", changed(windows(), **facts)) == ()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["NVIDIA RTX A6000", "NVIDIA L40S", "Quadro RTX 8000", "NVIDIA RTX 6000 Ada Generation"],
-)
-def test_a_professional_card_without_screen(name: str) -> None:
-    finding = only("HW021", changed(windows(), **{**CARD, "gpus__0__name": name}))
-    assert finding.severity is Severity.NOTE
-    assert "WDDM" in finding.evidence
-    assert finding.cure.commands[0] == "nvidia-smi -i 0 -dm 1"
-
-
 def test_a_busy_gpu_and_idle_ones() -> None:
     run = (GpuProcess(4711, "python", 30 * GIB),)
     facts = {"gpus__2__utilization": 0.98, "gpus__2__processes": run, "gpus__2__power_w": 390.0}
@@ -208,12 +196,6 @@ SILENT: dict[str, list[Any]] = {
     "HW014": [
         # schedutil is fine
         changed(workstation(), cpu__governor="schedutil"),
-    ],
-    "HW021": [
-        # silent for geforce a screen or another model
-        changed(windows(), gpus__0__display=False),
-        changed(windows(), **{**CARD, "gpus__0__display": True}),
-        changed(windows(), **CARD, gpus__0__driver_model="TCC"),
     ],
 }
 

@@ -36,7 +36,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="COMM001", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+CHECK = Check(code="COMM001", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.03
 BACKWARD = 0.5
 """Share of computing that can overlap sending gradients; two thirds of it are backward."""

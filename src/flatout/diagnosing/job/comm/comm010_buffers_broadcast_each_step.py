@@ -33,7 +33,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="COMM010", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+CHECK = Check(code="COMM010", severity=Severity.WARNING, since="0.2.0")
 EACH_STEP = 0.9
 
 
