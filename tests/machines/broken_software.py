@@ -127,10 +127,10 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             amd_desktop(
                 "AMD Radeon RX 6700 XT", "gfx1031", interpreter__torch__arch_list=("gfx1030",)
             ),
-            ("ENV037",),
+            ("ENV023",),
         ),
         "mac-under-rosetta": (rosetta, ("ENV038",)),
-        "mac-with-old-macos": (old_mac, ("ENV039",)),
+        "mac-with-old-macos": (old_mac, ("ENV038",)),
         "arc-with-cpu-torch": (arc(), ("ENV021",)),
     }
 
@@ -193,7 +193,7 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
                 drivers=(),
                 **blind,
             ),
-            ("ENV054",),
+            ("ENV053",),
         ),
     }
 
@@ -238,7 +238,7 @@ def library_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             changed(in_conda, interpreter__duplicates=copies),
             ("ENV030",),
         ),
-        "user-site-in-front": (in_user_site, ("ENV048",)),
+        "user-site-in-front": (in_user_site, ("ENV030",)),
         "torchvision-of-another-release": (
             with_packages(workstation(), Package("torchvision", "0.20.1", SITE, "pip")),
             ("ENV051",),
@@ -263,8 +263,8 @@ def variable_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         "laptop-after-suspend": (asleep, ("ENV025",)),
         "left-on-from-debugging": (set_to(workstation(), **debugging), ("ENV045",)),
         "compile-switched-off": (set_to(workstation(), TORCH_COMPILE_DISABLE="1"), ("ENV045",)),
-        "one-thread": (set_to(cpu_server(), OMP_NUM_THREADS="1"), ("ENV047",)),
-        "more-threads-than-cores": (set_to(workstation(), OMP_NUM_THREADS="128"), ("ENV047",)),
+        "one-thread": (set_to(cpu_server(), OMP_NUM_THREADS="1"), ("ENV045",)),
+        "more-threads-than-cores": (set_to(workstation(), OMP_NUM_THREADS="128"), ("ENV045",)),
         "nvlink-switched-off": (set_to(h100(), NCCL_P2P_DISABLE="1"), ("ENV045",)),
         "tf32-forbidden": (set_to(a100(), NVIDIA_TF32_OVERRIDE="0"), ("ENV045",)),
     }

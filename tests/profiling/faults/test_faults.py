@@ -34,13 +34,13 @@ LOOP_FAULTS = {
     "unfused": "KERN010",
     "eval-grad": "LOOP006",
     "eval-often": "LOOP007",
-    "logging": "LOOP009",
+    "logging": "LOOP008",
     "model-rebuilt": "LOOP010",
     "optimizer-rebuilt": "LOOP010",
     "never-zeroed": "LOOP013",
-    "shapes": "LOOP015",
+    "shapes": "LOOP004",
     "recompiles": "LOOP004",
-    "graph-break": "LOOP005",
+    "graph-break": "LOOP004",
     "deterministic": "KERN011",
 }
 

@@ -326,7 +326,7 @@ def test_silent_where_nothing_is_expected() -> None:
 
 def test_others_at_work() -> None:
     found = dataclasses.replace(benched(SERVER), busy=0.63)
-    finding = only("HW042", found, SERVER)
+    finding = only("HW027", found, SERVER)
     assert finding.severity is Severity.NOTE
     assert finding.title == "other programs used 63% of the cores"
 
@@ -334,9 +334,9 @@ def test_others_at_work() -> None:
 def test_silent_where_it_is_quiet_unknown_or_not_ours() -> None:
     for busy in (None, 0.0, 0.1):
         found = dataclasses.replace(benched(SERVER), busy=busy)
-        assert findings("HW042", found, SERVER) == ()
+        assert findings("HW027", found, SERVER) == ()
     part = changed(SERVER, cpu__cores=4)
-    assert findings("HW042", dataclasses.replace(benched(part), busy=0.9), part) == ()
+    assert findings("HW027", dataclasses.replace(benched(part), busy=0.9), part) == ()
 
 
 def test_what_is_told_here_is_a_share() -> None:

@@ -264,7 +264,7 @@ def test_graphics_in_the_processor_beside_a_gpu_of_nvidia_are_left_alone() -> No
 
 
 def test_the_module_is_loaded_or_installed() -> None:
-    finding = only("ENV054", broken("amdgpu-not-loaded"))
+    finding = only("ENV053", broken("amdgpu-not-loaded"))
     assert "0000:05:00.0 has no kernel driver" in finding.evidence
     assert commands(finding).startswith("sudo modprobe amdgpu")
 
@@ -305,7 +305,7 @@ SILENT: dict[str, list[Any]] = {
         changed(broken_driver.exclusive(), gpus__0__processes=None),
         changed(broken_driver.prohibited(), gpus__0__compute_mode=None),
     ],
-    "ENV054": [
+    "ENV053": [
         # nothing where it is loaded or not known
         changed(rocm(), gpus__all__kernel_driver=None),
         broken("amdgpu-not-loaded", kernel__modules=None),

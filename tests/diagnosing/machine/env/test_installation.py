@@ -8,7 +8,7 @@ import pytest
 
 from diagnosing.machine.asking import commands, each, findings, only
 from diagnosing.machine.env.software_facts import broken
-from flatout.diagnosing.machine.env.env048_user_site_shadows import USER_SITE
+from flatout.diagnosing.machine.env.env030_packages_installed_twice import USER_SITE
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.finding import Severity
 from flatout.nouns.interpreter import Interpreter, Package
@@ -179,7 +179,7 @@ def test_a_mac_with_an_intel_processor() -> None:
 
 
 def test_the_folder_is_hidden_and_torch_comes_into_the_environment() -> None:
-    finding = only("ENV048", broken("user-site-in-front"))
+    finding = only("ENV030", broken("user-site-in-front"))
     assert "torch 2.9.1" in finding.evidence
     assert "/home/user/.local/lib/python3.12/site-packages" in finding.evidence
     text = commands(finding)
@@ -191,7 +191,7 @@ def test_with_a_copy_in_the_environment_hiding_is_enough() -> None:
     own = Package("torch", "2.9.1", "/home/user/miniconda3/envs/job/lib/python3.12", "pip")
     copies = (broken("user-site-in-front").interpreter.packages[0], own)
     assert "conda install" not in commands(
-        only("ENV048", broken("user-site-in-front", interpreter__duplicates=copies))
+        only("ENV030", broken("user-site-in-front", interpreter__duplicates=copies))
     )
 
 
@@ -207,7 +207,7 @@ def test_with_a_copy_in_the_environment_hiding_is_enough() -> None:
     ids=str,
 )
 def test_nothing_otherwise(change: dict[str, object]) -> None:
-    assert not findings("ENV048", broken("user-site-in-front", **change))
+    assert not findings("ENV030", broken("user-site-in-front", **change))
 
 
 def test_the_folder_on_each_system() -> None:

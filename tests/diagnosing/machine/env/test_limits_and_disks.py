@@ -111,7 +111,7 @@ def test_memory_sold_as_eight_gibibytes_is_enough() -> None:
 
 
 def test_swapping_with_a_full_memory() -> None:
-    finding = only("ENV065", changed(workstation(), **FULL))
+    finding = only("ENV064", changed(workstation(), **FULL))
     assert finding.severity is Severity.WARNING
     assert "swap used 2.0 GiB of 8.0 GiB" in finding.evidence
     assert "available 3.0 GiB of 64 GiB" in finding.evidence
@@ -119,20 +119,20 @@ def test_swapping_with_a_full_memory() -> None:
 
 
 def test_much_left_in_swap_is_a_note_and_can_be_brought_back() -> None:
-    finding = only("ENV065", changed(workstation(), memory__swap_used_bytes=7 * GIB))
+    finding = only("ENV064", changed(workstation(), memory__swap_used_bytes=7 * GIB))
     assert finding.severity is Severity.NOTE
     assert "sudo swapoff -a" in commands(finding)
 
 
 def test_macos_swaps_by_habit() -> None:
-    assert findings("ENV065", changed(mac(), memory__swap_used_bytes=7 * GIB)) == ()
-    assert only("ENV065", changed(mac(), **FULL)).severity is Severity.WARNING
+    assert findings("ENV064", changed(mac(), memory__swap_used_bytes=7 * GIB)) == ()
+    assert only("ENV064", changed(mac(), **FULL)).severity is Severity.WARNING
 
 
 def test_silent_for_little() -> None:
     little = {"memory__swap_used_bytes": GIB // 4, "memory__available_bytes": GIB}
-    assert findings("ENV065", changed(workstation(), **little)) == ()
-    assert findings("ENV065", changed(workstation(), memory__swap_used_bytes=GIB)) == ()
+    assert findings("ENV064", changed(workstation(), **little)) == ()
+    assert findings("ENV064", changed(workstation(), memory__swap_used_bytes=GIB)) == ()
 
 
 def test_one_finding_for_one_file_system() -> None:
@@ -173,7 +173,7 @@ def test_a_path_with_a_space_is_quoted() -> None:
 
 
 def test_a_turning_disk() -> None:
-    finding = only("ENV067", changed(workstation(), disks__0__rotational=True))
+    finding = only("ENV066", changed(workstation(), disks__0__rotational=True))
     assert finding.severity is Severity.WARNING
     assert "/home/user/job" in finding.evidence
     assert "hard disk" in finding.title
@@ -181,17 +181,17 @@ def test_a_turning_disk() -> None:
 
 def test_a_network_file_system_is_a_note() -> None:
     facts = {"disks__0__network": True, "disks__0__file_system": "nfs4"}
-    finding = only("ENV067", changed(workstation(), **facts))
+    finding = only("ENV066", changed(workstation(), **facts))
     assert finding.severity is Severity.NOTE
     assert "nfs4" in finding.evidence
 
 
 def test_a_windows_drive_in_wsl() -> None:
     facts = {"disks__0__path": "/mnt/c/job", "disks__0__file_system": "9p"}
-    finding = only("ENV067", changed(wsl(), **facts))
+    finding = only("ENV066", changed(wsl(), **facts))
     assert finding.severity is Severity.WARNING
     assert "cp -r /mnt/c/job" in commands(finding)
-    assert findings("ENV067", changed(workstation(), **facts)) == (), (
+    assert findings("ENV066", changed(workstation(), **facts)) == (), (
         "9p elsewhere is a virtual disk"
     )
 
@@ -199,7 +199,7 @@ def test_a_windows_drive_in_wsl() -> None:
 def test_the_shell_ends_in_the_copy() -> None:
     slow = changed(wsl(), disks__0__path="/mnt/c/my data/job", disks__0__file_system="9p")
     line = 'cp -r \'/mnt/c/my data/job\' "$HOME/" && cd "$HOME"/job'
-    assert commands(only("ENV067", slow)) == line
+    assert commands(only("ENV066", slow)) == line
 
 
 def test_too_few_for_the_gpus() -> None:
@@ -300,7 +300,7 @@ SILENT: dict[str, list[Any]] = {
         # shared memory is no gpu memory
         changed(mac(), memory__total_bytes=32 * GIB),
     ],
-    "ENV067": [
+    "ENV066": [
         # only the folder of the job counts
         changed(workstation(), disks__1__rotational=True),
     ],

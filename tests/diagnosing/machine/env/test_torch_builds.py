@@ -242,21 +242,21 @@ def test_a_variable_that_names_the_gpu_is_no_cause() -> None:
 
 
 def test_a_relatives_kernels_can_be_run() -> None:
-    finding = only("ENV037", broken("radeon-without-kernels"))
+    finding = only("ENV023", broken("radeon-without-kernels"))
     assert "is gfx1031; this torch holds gfx1030" in finding.evidence
     assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in commands(finding)
 
 
 def test_without_a_relative_another_torch() -> None:
     machine = broken("radeon-without-kernels", interpreter__torch__arch_list=("gfx942",))
-    assert "HSA_OVERRIDE" not in commands(only("ENV037", machine))
+    assert "HSA_OVERRIDE" not in commands(only("ENV023", machine))
 
 
 def test_features_behind_the_name_and_families_count() -> None:
     features = broken("radeon-without-kernels", gpus__0__gfx="gfx90a:sramecc+:xnack-")
-    assert not findings("ENV037", holding(features, "gfx90a"))
-    assert not findings("ENV037", holding(broken("radeon-without-kernels"), "gfx10-3-generic"))
-    assert findings("ENV037", holding(broken("radeon-without-kernels"), "gfx11-generic"))
+    assert not findings("ENV023", holding(features, "gfx90a"))
+    assert not findings("ENV023", holding(broken("radeon-without-kernels"), "gfx10-3-generic"))
+    assert findings("ENV023", holding(broken("radeon-without-kernels"), "gfx11-generic"))
 
 
 def holding(machine: object, arch: str) -> object:
@@ -276,18 +276,18 @@ def test_conda_makes_its_own() -> None:
 
 
 def test_an_old_macos() -> None:
-    finding = only("ENV039", broken("mac-with-old-macos"))
+    finding = only("ENV038", broken("mac-with-old-macos"))
     assert "MPS is built in and not available; macOS 13.7.4" in finding.evidence
     assert "softwareupdate" in commands(finding)
 
 
 def test_a_torch_without_mps_is_replaced() -> None:
-    finding = only("ENV039", broken("mac-with-old-macos", interpreter__torch__mps_built=False))
+    finding = only("ENV038", broken("mac-with-old-macos", interpreter__torch__mps_built=False))
     assert "torch==" in commands(finding)
 
 
 SILENT: dict[str, list[Any]] = {
-    "ENV037": [
+    "ENV023": [
         # nothing once overridden or unknown
         broken("radeon-without-kernels", environment={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}),
         broken("radeon-without-kernels", gpus__0__gfx=None),
@@ -295,8 +295,6 @@ SILENT: dict[str, list[Any]] = {
     "ENV038": [
         # nothing elsewhere
         broken("mac-under-rosetta", system__rosetta=None),
-    ],
-    "ENV039": [
         # nothing without an apple gpu or an answer
         broken("mac-with-old-macos", interpreter__torch__mps_available=None),
         broken("mac-with-old-macos", interpreter__torch__imported=None),

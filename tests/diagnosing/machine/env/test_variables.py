@@ -121,7 +121,7 @@ def test_variables_of_several_purposes_are_told_apart() -> None:
 
 
 def test_one_thread_on_a_cpu_server() -> None:
-    finding = only("ENV047", broken("one-thread"))
+    finding = only("ENV045", broken("one-thread"))
     assert finding.severity is Severity.WARNING
     assert "64 cores" in finding.evidence
     assert "unset OMP_NUM_THREADS" in commands(finding)
@@ -129,30 +129,30 @@ def test_one_thread_on_a_cpu_server() -> None:
 
 def test_one_thread_beside_a_gpu_is_a_note() -> None:
     machine = changed(workstation(), environment={"OMP_NUM_THREADS": "1"})
-    assert only("ENV047", machine).severity is Severity.NOTE
+    assert only("ENV045", machine).severity is Severity.NOTE
 
 
 def test_more_threads_than_cores() -> None:
-    finding = only("ENV047", broken("more-threads-than-cores"))
+    finding = only("ENV045", broken("more-threads-than-cores"))
     assert finding.severity is Severity.WARNING
     assert "128: more threads than cores" in finding.title
 
 
 def test_with_several_gpus_each_ones_share_counts() -> None:
     # 96 physical cores for 8 GPUs: 12 each
-    assert not findings("ENV047", changed(a100(), environment={"OMP_NUM_THREADS": "4"}))
-    assert findings("ENV047", changed(a100(), environment={"OMP_NUM_THREADS": "2"}))
+    assert not findings("ENV045", changed(a100(), environment={"OMP_NUM_THREADS": "4"}))
+    assert findings("ENV045", changed(a100(), environment={"OMP_NUM_THREADS": "2"}))
 
 
 @pytest.mark.parametrize("value", ["many", "0", ""])
 def test_what_is_no_number(value: str) -> None:
     machine = changed(cpu_server(), environment={"MKL_NUM_THREADS": value})
-    assert "not a number" in only("ENV047", machine).title
+    assert "not a number" in only("ENV045", machine).title
 
 
 @pytest.mark.parametrize("value", ["32", "64", "16", "32,2"])
 def test_sensible_values(value: str) -> None:
-    assert not findings("ENV047", changed(cpu_server(), environment={"OMP_NUM_THREADS": value}))
+    assert not findings("ENV045", changed(cpu_server(), environment={"OMP_NUM_THREADS": value}))
 
 
 SILENT: dict[str, list[Any]] = {
@@ -165,8 +165,6 @@ SILENT: dict[str, list[Any]] = {
         broken("tf32-forbidden", gpus__all__compute_capability=None),
         # other values
         broken("tf32-forbidden", environment={"NVIDIA_TF32_OVERRIDE": "1"}),
-    ],
-    "ENV047": [
         # nothing where the cores are not known
         broken("one-thread", cpu__cores=None),
     ],
