@@ -38,7 +38,19 @@ GONE = {
     # Merged into a check of a lower number.
     *("COPY003", "KERN013", "KERN016", "KERN017", "LOOP011", "MEM010", "SYNC002", "SYNC003"),
     *("COMM010", "DATA006", "DATA007", "LOOP005", "LOOP009", "LOOP015", "MEM006"),
-    *("ENV037", "ENV039", "ENV047", "ENV048", "ENV054", "ENV065", "ENV067", "HW004", "HW042"),
+    *(
+        "ENV013",
+        "ENV035",
+        "ENV037",
+        "ENV039",
+        "ENV047",
+        "ENV048",
+        "ENV054",
+        "ENV065",
+        "ENV067",
+        "HW004",
+        "HW042",
+    ),
     *("ENV014", "ENV032", "ENV033", "ENV069", "ENV074", "HW020", "HW023"),
     *("SYNC004", "SYNC005", "SYNC006", "SYNC008", "SYNC009", "SYNC010", "SYNC011", "SYNC012"),
 }

@@ -178,8 +178,8 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             changed(workstation(), interpreter=interpreter(None, version="3.16.0")),
             ("ENV034",),
         ),
-        "old-glibc": (centos, ("ENV035",)),
-        "alpine": (alpine, ("ENV035",)),
+        "old-glibc": (centos, ("ENV034",)),
+        "alpine": (alpine, ("ENV034",)),
         "amd-device-closed": (
             amd_desktop(kernel__device_files=closed, kernel__user_groups=("user",), **blind),
             ("ENV053",),

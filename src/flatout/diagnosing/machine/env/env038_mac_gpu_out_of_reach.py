@@ -34,7 +34,7 @@ from flatout.installing import target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
-CHECK = Check(code="ENV038", severity=Severity.ERROR, since="0.2.0", hides=("ENV035", "ENV020"))
+CHECK = Check(code="ENV038", severity=Severity.ERROR, since="0.2.0", hides=("ENV034", "ENV020"))
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
