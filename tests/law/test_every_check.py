@@ -37,7 +37,7 @@ GONE = {
     *("COMM007", "ENV050", "HW021", "MEM002"),
     # Merged into a check of a lower number.
     *("COPY003", "KERN013", "KERN016", "KERN017", "LOOP011", "MEM010", "SYNC002", "SYNC003"),
-    *("COMM010", "DATA006", "DATA007", "LOOP005", "LOOP009", "LOOP015", "MEM006"),
+    *("COMM004", "COMM010", "DATA006", "DATA007", "LOOP005", "LOOP009", "LOOP015", "MEM006"),
     *(
         "ENV013",
         "ENV035",

@@ -74,7 +74,7 @@ FACTS = {
         *("LOOP004", "LOOP013", "LOOP025", "MEM005"),
     },
     "the trace's events and their shapes": {
-        *("COMM001", "COMM004", "COMM005", "COPY001", "COPY002", "COPY006"),
+        *("COMM001", "COMM005", "COPY001", "COPY002", "COPY006"),
         *("COPY007", "COPY008", "HOST001", "HOST006", "HOST007", "KERN005", "KERN007", "KERN008"),
         *("KERN020", "MEM007", "MEM008", "SYNC001", "SYNC007"),
     },

@@ -37,14 +37,14 @@ SMALL = Collective("all_reduce", 161.0, 6.4, 6.0, 40e6)
 SLOW = Collective("all_reduce", 5.0, 18.0, 12.0, 102.2e6, ranks=8, bus_gb_per_s=10.0)
 FAST = ceilings(8, gb_per_s=200.0)
 BUFFERS = Collective("broadcast", 2.0, 5.0, 4.0, 2e5, ranks=8)
-REDUCED, BELOW = "gradients-reduced-each-micro-batch", "exchange-below-ceiling"
+EXCHANGED, BELOW = "gradients-exchange-exposed", "exchange-below-ceiling"
 BROADCAST = "ddp-does-needless-work"
 
 
 def test_all_reduce_exposed() -> None:
     one = Collective("all_reduce", 5.0, 25.0, 20.0, 102.2e6)
     profile = exchanging(one)
-    finding = made.only("all-reduce-exposed", profile)
+    finding = made.only(EXCHANGED, profile)
     assert (finding.code, finding.severity) == ("COMM001", Severity.WARNING)
     assert finding.where == "train.py:85"
     assert "20.0 ms exposed, 5.00 ms hidden; 5 messages" in finding.evidence
@@ -55,7 +55,7 @@ def test_all_reduce_exposed() -> None:
 
 def test_all_reduce_longer_than_the_step_only_shrinks() -> None:
     profile = exchanging(Collective("all_reduce", 5.0, 200.0, 150.0, 102.2e6))
-    finding = made.only("all-reduce-exposed", profile)
+    finding = made.only(EXCHANGED, profile)
     assert 0 < made.saved_ms(finding, profile) <= 75
 
 
@@ -95,13 +95,14 @@ def test_data_parallel() -> None:
 
 def test_gradients_reduced_each_micro_batch() -> None:
     profile = exchanging(Collective("all_reduce", 20.0, 36.0, 16.0, 4 * 102.2e6), **MICRO)
-    finding = made.only(REDUCED, profile)
-    assert (finding.code, finding.where) == ("COMM004", "train.py:85")
+    finding = made.only(EXCHANGED, profile)
+    assert (finding.code, finding.where) == ("COMM001", "train.py:85")
     assert "no_sync()" in made.changes(finding)
     assert made.saved_ms(finding, profile) == pytest.approx(12)
-    assert "COMM001" not in made.codes(profile)
     by_messages = exchanging(UNSIZED, **MICRO)
-    assert made.only(REDUCED, by_messages)
+    assert "4 backward passes" in made.only(EXCHANGED, by_messages).title
+    for once in (but(UNSIZED, MICRO, calls=6.0), but(ONCE, MICRO), but(ONCE, bytes=4e8)):
+        assert "while nothing computes" in made.only(EXCHANGED, once).title
 
 
 def test_messages_small() -> None:
@@ -150,9 +151,6 @@ def but(collective: Collective, job: Mapping[str, Any] = {}, **facts: Any) -> Pr
 
 
 SILENT = [
-    (REDUCED, but(UNSIZED, MICRO, calls=6.0)),
-    (REDUCED, but(ONCE, MICRO)),
-    (REDUCED, but(ONCE, bytes=4e8)),
     ("messages-small", but(SMALL, calls=5.0)),
     ("messages-small", but(SMALL, exposed_ms=0.5)),
     ("messages-small", but(SMALL, bytes=None, ms=64.0)),
