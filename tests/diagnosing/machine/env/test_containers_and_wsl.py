@@ -49,28 +49,11 @@ def test_silent_where_nobody_expects_a_gpu() -> None:
     assert [found.severity for found in findings("ENV011", asked)] == [Severity.WARNING]
 
 
-def test_a_container_made_for_the_processor_on_a_host_with_a_gpu() -> None:
-    made_for_cpu = changed(
-        broken_driver.docker_without_gpu(), interpreter__torch=torch("2.9.1", "cpu")
-    )
-    assert [found.severity for found in findings("ENV011", made_for_cpu)] == [Severity.WARNING]
-
-
 def test_a_libcuda_of_a_linux_package() -> None:
     found = only("ENV012", broken_driver.wsl_linux_driver())
     assert "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05" in found.evidence
     assert found.severity is Severity.ERROR
     assert any(line.startswith("sudo apt-get purge") for line in found.cure.commands)
-
-
-def test_wsl_1_is_a_warning_for_a_torch_without_cuda() -> None:
-    cpu = changed(broken_driver.wsl_1(), interpreter__torch=torch("2.9.1", "cpu"))
-    assert [found.severity for found in findings("ENV012", cpu)] == [Severity.WARNING]
-
-
-def test_no_device_file_is_a_warning_for_a_torch_without_cuda() -> None:
-    cpu = changed(broken_driver.wsl_without_dxg(), interpreter__torch=torch("2.9.1", "cpu"))
-    assert [found.severity for found in findings("ENV012", cpu)] == [Severity.WARNING]
 
 
 def test_the_quota_is_raised_where_it_was_set() -> None:
@@ -131,6 +114,15 @@ TOLD = [
     told("less than the gpu", "ENV064",
          changed(wsl(), memory=memory(16)), "main memory of WSL 16 GiB; the GPU has 24 GiB",
          "memory=30GB", "wsl.exe --shutdown", severity=Severity.WARNING),
+    told("a container made for the processor on a host with a gpu", "ENV011",
+         changed(broken_driver.docker_without_gpu(), interpreter__torch=torch("2.9.1", "cpu")),
+         severity=Severity.WARNING),
+    told("wsl 1 is a warning for a torch without cuda", "ENV012",
+         changed(broken_driver.wsl_1(), interpreter__torch=torch("2.9.1", "cpu")),
+         severity=Severity.WARNING),
+    told("no device file is a warning for a torch without cuda", "ENV012",
+         changed(broken_driver.wsl_without_dxg(), interpreter__torch=torch("2.9.1", "cpu")),
+         severity=Severity.WARNING),
 ]  # fmt: skip
 
 

@@ -37,15 +37,6 @@ def test_a_note_where_nobody_has_asked_cuda() -> None:
     assert not findings("ENV007", unlisted)
 
 
-def test_the_control_file_is_always_needed() -> None:
-    machine = changed(
-        workstation(),
-        kernel__device_files=missing("nvidiactl"),
-        interpreter__torch__cuda_available=None,
-    )
-    assert [found.severity for found in findings("ENV007", machine)] == [Severity.ERROR]
-
-
 def test_a_container_may_have_been_given_the_second_gpu_alone() -> None:
     files = missing("nvidia0", count=2)
     given = changed(
@@ -84,40 +75,12 @@ def test_valid_values(value: str) -> None:
     assert not findings("ENV009", visible(h100(), value))
 
 
-def test_mig_devices_are_not_judged_where_some_exist() -> None:
-    sliced = changed(a100(), gpus__0__mig=True, gpus__0__mig_slices=("1g.10gb",))
-    name = "MIG-6f2b5f3a-0000-5555-8888-123456789abc"
-    assert not findings("ENV009", visible(sliced, name))
-    assert len(findings("ENV009", visible(a100(), name))) == 1
-    empty = changed(a100(), gpus__0__mig=True)
-    assert len(findings("ENV009", visible(empty, name))) == 1
-
-
-def test_reserved_for_a_virtual_machine() -> None:
-    found = only("ENV017", broken_driver.passed_through())
-    assert found.severity is Severity.NOTE
-    assert "vfio-pci" in found.title
-    assert any("driver_override" in line for line in found.cure.commands)
-    alone = changed(
-        broken_driver.passed_through(), gpus=broken_driver.passed_through().gpus_of("nvidia")[1:]
-    )
-    assert [item.severity for item in findings("ENV017", alone)] == [Severity.ERROR]
-
-
 def test_too_old_for_the_driver() -> None:
     old = bus_only(pci_id="10de:1b80", pci_address="0000:41:00.0")
     whole = workstation()
     both = changed(whole, gpus=(*(whole.gpus or ()), old), drivers__0__kernel_version="590.44.01")
     found = only("ENV017", both)
     assert "580" in found.cure.text
-
-
-def test_gpus_of_other_jobs_are_not_lost() -> None:
-    one_more = changed(
-        broken_shared.job_with_one_gpu(),
-        kernel__device_files=broken_shared.withheld(2, 3, 4, 5, 6, 7),
-    )
-    assert len(findings("ENV017", one_more)) == 1
 
 
 def test_graphics_in_the_processor_beside_a_gpu_of_nvidia_are_left_alone() -> None:
@@ -175,6 +138,21 @@ TOLD = [
          broken("amd-device-closed", container=Container(kind="docker")), "--device /dev/kfd"),
     told("the module is loaded or installed", "ENV053",
          broken("amdgpu-not-loaded"), "0000:05:00.0 has no kernel driver", "sudo modprobe amdgpu"),
+    told("the control file is always needed", "ENV007",
+         changed(workstation(), kernel__device_files=missing("nvidiactl"),
+         interpreter__torch__cuda_available=None), severity=Severity.ERROR),
+    told("mig devices are not judged where some exist", "ENV009",
+         visible(a100(), "MIG-6f2b5f3a-0000-5555-8888-123456789abc")),
+    told("mig devices are not judged where some exist: 2", "ENV009",
+         visible(changed(a100(), gpus__0__mig=True), "MIG-6f2b5f3a-0000-5555-8888-123456789abc")),
+    told("reserved for a virtual machine", "ENV017",
+         broken_driver.passed_through(), "vfio-pci", "driver_override", severity=Severity.NOTE),
+    told("reserved for a virtual machine: 2", "ENV017",
+         changed(broken_driver.passed_through(),
+         gpus=broken_driver.passed_through().gpus_of("nvidia")[1:]), severity=Severity.ERROR),
+    told("gpus of other jobs are not lost", "ENV017",
+         changed(broken_shared.job_with_one_gpu(),
+         kernel__device_files=broken_shared.withheld(2, 3, 4, 5, 6, 7))),
 ]  # fmt: skip
 
 
@@ -205,6 +183,11 @@ SILENT: dict[str, list[Any]] = {
         changed(broken_driver.no_uvm(), gpus=None),
     ],
     "ENV009": [
+        # mig devices are not judged where some exist
+        visible(
+            changed(a100(), gpus__0__mig=True, gpus__0__mig_slices=("1g.10gb",)),
+            "MIG-6f2b5f3a-0000-5555-8888-123456789abc",
+        ),
         visible(workstation(), "0"),
         visible(cpu_server(), ""),
         visible(changed(workstation(), gpus=None), "3"),

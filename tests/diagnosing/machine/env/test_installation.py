@@ -101,15 +101,6 @@ def test_a_mac_with_an_intel_processor() -> None:
     assert not findings("ENV034", changed(machine, system__rosetta=True))
 
 
-def test_the_folder_is_hidden_and_torch_comes_into_the_environment() -> None:
-    finding = only("ENV030", broken("user-site-in-front"))
-    assert "torch 2.9.1" in finding.evidence
-    assert "/home/user/.local/lib/python3.12/site-packages" in finding.evidence
-    text = commands(finding)
-    assert "PYTHONNOUSERSITE=1" in text
-    assert "conda install" in text
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -137,11 +128,6 @@ def with_cudnn(version: str, name: str = "nvidia-cudnn-cu12") -> object:
         Package(name, version, SITE, "pip"),
         interpreter__torch__requires=(PIN, "triton==3.5.1", "not a requirement =="),
     )
-
-
-def test_a_folder_whose_name_starts_alike_is_another() -> None:
-    machine = changed(workstation(), environment={"VIRTUAL_ENV": "/home/user/ven"})
-    assert findings("ENV052", machine)
 
 
 def test_conda_base_under_an_environment_in_use_is_no_matter() -> None:
@@ -213,6 +199,11 @@ TOLD = [
     told("a slow one is a note", "ENV075",
          changed(workstation(), interpreter=SLOW),
          "flatout doctor --deep", severity=Severity.NOTE),
+    told("the folder is hidden and torch comes into the environment", "ENV030",
+         broken("user-site-in-front"), "torch 2.9.1",
+         "/home/user/.local/lib/python3.12/site-packages", "PYTHONNOUSERSITE=1", "conda install"),
+    told("a folder whose name starts alike is another", "ENV052",
+         changed(workstation(), environment={"VIRTUAL_ENV": "/home/user/ven"})),
 ]  # fmt: skip
 
 

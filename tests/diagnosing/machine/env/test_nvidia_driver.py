@@ -33,13 +33,6 @@ def test_loaded_while_no_driver_is_bound() -> None:
     assert not findings("ENV002", changed(machine, kernel__modules=None))
 
 
-def test_beside_a_gpu_that_works_it_is_a_note() -> None:
-    other = bus_only("nouveau", pci_address="0000:41:00.0")
-    whole = workstation()
-    found = only("ENV002", changed(whole, gpus=(*(whole.gpus or ()), other)))
-    assert found.severity is Severity.NOTE
-
-
 def test_after_a_kernel_update() -> None:
     found = only("ENV003", broken_driver.kernel_updated())
     assert "6.8.0-48-generic" in found.title
@@ -100,28 +93,6 @@ def test_a_gpu_that_newer_drivers_do_not_support_keeps_its_driver() -> None:
     found = only("ENV005", kepler)
     assert not any("nvidia-driver" in line for line in found.cure.commands)
     assert found.cure.commands
-
-
-def test_each_distribution_keeps_its_key_elsewhere() -> None:
-    other = {"system__distribution_like": ()}
-    fedora = changed(broken_driver.secure_boot(), system__distribution="fedora", **other)
-    found = only("ENV008", fedora)
-    assert "sudo mokutil --import /etc/pki/akmods/certs/public_key.der" in found.cure.commands
-    debian = changed(broken_driver.secure_boot(), system__distribution="debian", **other)
-    found = only("ENV008", debian)
-    assert "sudo mokutil --import /var/lib/dkms/mok.pub" in found.cure.commands
-
-
-def test_a100_tells_no_state_of_its_fabric() -> None:
-    stopped = changed(
-        a100(), kernel__fabric_manager=False, interpreter__torch__cuda_available=False
-    )
-    assert len(findings("ENV016", stopped)) == 1
-
-
-def test_a_warning_where_torch_has_its_gpus() -> None:
-    works = changed(broken_driver.no_fabric(), interpreter__torch__cuda_available=True)
-    assert [found.severity for found in findings("ENV016", works)] == [Severity.WARNING]
 
 
 def test_a_container_that_lost_its_devices() -> None:
@@ -190,6 +161,22 @@ TOLD = [
          never=("sudo",)),
     told("singularity without its option", "ENV019",
          broken_shared.singularity_without_nv(), "--nv", never=("docker",)),
+    told("beside a gpu that works it is a note", "ENV002",
+         changed(workstation(),
+         gpus=(*(workstation().gpus or ()), bus_only("nouveau", pci_address="0000:41:00.0"))),
+         severity=Severity.NOTE),
+    told("each distribution keeps its key elsewhere", "ENV008",
+         changed(broken_driver.secure_boot(), system__distribution="fedora",
+         system__distribution_like=()),
+         "sudo mokutil --import /etc/pki/akmods/certs/public_key.der"),
+    told("each distribution keeps its key elsewhere: 2", "ENV008",
+         changed(broken_driver.secure_boot(), system__distribution="debian",
+         system__distribution_like=()), "sudo mokutil --import /var/lib/dkms/mok.pub"),
+    told("a100 tells no state of its fabric", "ENV016",
+         changed(a100(), kernel__fabric_manager=False, interpreter__torch__cuda_available=False)),
+    told("a warning where torch has its gpus", "ENV016",
+         changed(broken_driver.no_fabric(), interpreter__torch__cuda_available=True),
+         severity=Severity.WARNING),
 ]  # fmt: skip
 
 

@@ -40,21 +40,6 @@ def test_nothing_without_a_gpu_or_with_an_integrated_one() -> None:
     assert not findings("ENV021", intel_only), "Iris Xe is not supported"
 
 
-def test_a_cuda_build_is_as_wrong() -> None:
-    assert findings(
-        "ENV021", broken("arc-with-cpu-torch", interpreter__torch=torch(cuda_available=False))
-    )
-
-
-def test_an_integrated_arc_counts_by_its_name() -> None:
-    integrated = {"gpus__0__name": "Intel Arc Graphics 140V", "gpus__0__shared_memory": True}
-    assert findings("ENV021", broken("arc-with-cpu-torch", **integrated))
-
-
-def test_where_torch_does_not_say_its_build_is_looked_up() -> None:
-    assert findings("ENV023", broken("rtx-5090-with-old-torch", interpreter__torch__arch_list=None))
-
-
 @pytest.mark.parametrize("name", ["rtx-5090-with-old-torch", "gtx-1080-with-new-torch"])
 def test_a_gpu_that_is_hidden_or_unknown_does_not_matter(name: str) -> None:
     assert findings("ENV023", broken(name, environment={"CUDA_VISIBLE_DEVICES": "0"}))
@@ -90,12 +75,6 @@ def test_what_another_check_tells_is_not_told_twice(cause: dict[str, object]) ->
     machine = broken("laptop-after-suspend")
     assert findings("ENV025", machine)
     assert not findings("ENV025", changed(machine, **cause))
-
-
-def test_a_variable_that_names_the_gpu_is_no_cause() -> None:
-    assert findings(
-        "ENV025", broken("laptop-after-suspend", environment={"CUDA_VISIBLE_DEVICES": "0"})
-    )
 
 
 def test_features_behind_the_name_and_families_count() -> None:
@@ -168,6 +147,15 @@ TOLD = [
          "softwareupdate"),
     told("a torch without mps is replaced", "ENV038",
          broken("mac-with-old-macos", interpreter__torch__mps_built=False), "torch=="),
+    told("a cuda build is as wrong", "ENV021",
+         broken("arc-with-cpu-torch", interpreter__torch=torch(cuda_available=False))),
+    told("an integrated arc counts by its name", "ENV021",
+         broken("arc-with-cpu-torch", gpus__0__name="Intel Arc Graphics 140V",
+         gpus__0__shared_memory=True)),
+    told("where torch does not say its build is looked up", "ENV023",
+         broken("rtx-5090-with-old-torch", interpreter__torch__arch_list=None)),
+    told("a variable that names the gpu is no cause", "ENV025",
+         broken("laptop-after-suspend", environment={"CUDA_VISIBLE_DEVICES": "0"})),
 ]  # fmt: skip
 
 
