@@ -162,6 +162,8 @@ TOLD = [
     told("in a container the image is wrong", "ENV034",
          changed(container(), system__libc="musl 1.2.5", interpreter__torch=None),
          "# build the image"),
+    told("a system comes before its python", "ENV034",
+         broken("alpine", interpreter__version="3.16.0"), "musl"),
     told("a torch that works there is a note", "ENV034",
          changed(workstation(), system__libc="glibc 2.17"), "works here", severity=Severity.NOTE),
     told("a 32 bit python", "ENV034",
