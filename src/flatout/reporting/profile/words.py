@@ -67,7 +67,7 @@ MEANINGS = {
 NO_OBJECTION = "work that no check objects to"
 EXPLAINED = {
     Kind.COPY: "copies while nothing computes",
-    Kind.COMMUNICATION: "exchanges while nothing computes",
+    Kind.COMMUNICATION: "exchanges while nothing computes; start them early, wait for them late",
     Kind.PYTHON: "the host's own time; flatout profile SCRIPT shows its lines",
     Kind.DISPATCH: "torch's own time on the host",
     Kind.USER: "the report has its lines",
