@@ -104,7 +104,7 @@ def test_a_fault_of_the_loop_with_its_line(fault: str, code: str, tmp_path: Path
     found = looped(tmp_path, fault)
     told = None if fault in OF_THE_PROCESS else profiled.line(LOOP, fault)
     assert found[code]["where"] == told
-    assert not set(found) & {"LOOP014", "MEM005", "MEM008", "LOOP008"}
+    assert not set(found) & {"LOOP014", "MEM005", "MEM008", "LOOP008"} - {code}
 
 
 @pytest.mark.thorough
