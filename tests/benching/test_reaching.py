@@ -36,7 +36,7 @@ def test_mfu_is_by_the_fastest_dtype_and_a_part_by_its_own() -> None:
 
 def test_on_a_cpu_its_own_ceilings_count() -> None:
     part = Part(Kind.MATMUL, 5.0, flops=1e9)
-    seen = wire.LoopSeen(step_s=0.010, recorded_step_s=0.011, steps=6, main_cpu_s=0.018)
+    seen = wire.LoopSeen(step_s=0.010, steps=6, main_cpu_s=0.018)
     ours = profile("cpu", part, ceiling("matmul-cpu-fp32", 0.5), ceiling("matmul-bf16", 400.0))
     found = reached(dataclasses.replace(ours, seen=seen)).anatomy
     assert found.mfu == pytest.approx(1e9 / 0.010 / 0.5e12)

@@ -38,10 +38,9 @@ def test_alike_gpus_are_told_together() -> None:
 
 
 def test_the_kind_of_a_card_by_its_name() -> None:
-    server, workstation_card = gpu(name="NVIDIA L40S"), gpu(name="NVIDIA RTX A6000")
-    assert devices.data_center(server) and not devices.workstation(server)
-    assert devices.workstation(workstation_card) and not devices.data_center(workstation_card)
-    assert not devices.data_center(gpu(name=None)) and not devices.workstation(gpu(name=None))
+    assert devices.data_center(gpu(name="NVIDIA L40S"))
+    assert not devices.data_center(gpu(name="NVIDIA RTX A6000"))
+    assert not devices.data_center(gpu(name=None))
 
 
 def test_laptop() -> None:

@@ -61,7 +61,7 @@ PLANTED = {
     ),
     "Checks do not know each other": (
         "flatout/diagnosing/job/data/data001_loader_without_workers.py",
-        "import flatout.diagnosing.job.data.data002_loader_workers_too_few",
+        "import flatout.diagnosing.job.data.data002_loader_workers_too_slow",
     ),
     "Rules of alerts do not know each other": (
         "flatout/watching/alerts/wait001_waits_for_data.py",

@@ -102,7 +102,6 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         interpreter__torch__version="2.10.0",
         interpreter__torch__mps_available=False,
     )
-    old = with_torch(workstation(), "1.13.1", "cu117", arch_list=TO_HOPPER)
     return {
         "torch-cpu-only": (with_torch(workstation(), build="cpu"), ("ENV021",)),
         "torch-cpu-only-on-windows": (windows_cpu, ("ENV021",)),
@@ -128,12 +127,11 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             amd_desktop(
                 "AMD Radeon RX 6700 XT", "gfx1031", interpreter__torch__arch_list=("gfx1030",)
             ),
-            ("ENV037",),
+            ("ENV023",),
         ),
         "mac-under-rosetta": (rosetta, ("ENV038",)),
-        "mac-with-old-macos": (old_mac, ("ENV039",)),
+        "mac-with-old-macos": (old_mac, ("ENV038",)),
         "arc-with-cpu-torch": (arc(), ("ENV021",)),
-        "torch-before-compile": (old, ("ENV050",)),
     }
 
 
@@ -180,8 +178,8 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             changed(workstation(), interpreter=interpreter(None, version="3.16.0")),
             ("ENV034",),
         ),
-        "old-glibc": (centos, ("ENV035",)),
-        "alpine": (alpine, ("ENV035",)),
+        "old-glibc": (centos, ("ENV034",)),
+        "alpine": (alpine, ("ENV034",)),
         "amd-device-closed": (
             amd_desktop(kernel__device_files=closed, kernel__user_groups=("user",), **blind),
             ("ENV053",),
@@ -195,7 +193,7 @@ def system_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
                 drivers=(),
                 **blind,
             ),
-            ("ENV054",),
+            ("ENV053",),
         ),
     }
 
@@ -240,7 +238,7 @@ def library_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             changed(in_conda, interpreter__duplicates=copies),
             ("ENV030",),
         ),
-        "user-site-in-front": (in_user_site, ("ENV048",)),
+        "user-site-in-front": (in_user_site, ("ENV030",)),
         "torchvision-of-another-release": (
             with_packages(workstation(), Package("torchvision", "0.20.1", SITE, "pip")),
             ("ENV051",),
@@ -265,8 +263,8 @@ def variable_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         "laptop-after-suspend": (asleep, ("ENV025",)),
         "left-on-from-debugging": (set_to(workstation(), **debugging), ("ENV045",)),
         "compile-switched-off": (set_to(workstation(), TORCH_COMPILE_DISABLE="1"), ("ENV045",)),
-        "one-thread": (set_to(cpu_server(), OMP_NUM_THREADS="1"), ("ENV047",)),
-        "more-threads-than-cores": (set_to(workstation(), OMP_NUM_THREADS="128"), ("ENV047",)),
+        "one-thread": (set_to(cpu_server(), OMP_NUM_THREADS="1"), ("ENV045",)),
+        "more-threads-than-cores": (set_to(workstation(), OMP_NUM_THREADS="128"), ("ENV045",)),
         "nvlink-switched-off": (set_to(h100(), NCCL_P2P_DISABLE="1"), ("ENV045",)),
         "tf32-forbidden": (set_to(a100(), NVIDIA_TF32_OVERRIDE="0"), ("ENV045",)),
     }

@@ -92,28 +92,6 @@ def mixed() -> Machine:
     return two_cards(gpus=(gpu(0), older))
 
 
-def windows_workstation() -> Machine:
-    """Windows with a GeForce for the screen and an RTX A6000 for computing."""
-    card = gpu(
-        name="NVIDIA RTX A6000",
-        pci_id="10de:2230",
-        compute_capability=(8, 6),
-        memory_bytes=48 * GIB,
-        kernel_driver=None,
-        driver_model="WDDM",
-        display=False,
-        persistence_mode=None,
-        numa_node=None,
-        ecc=False,
-        clock_sm_max_mhz=2100,
-        power_limit_w=300.0,
-        power_limit_default_w=300.0,
-        power_limit_max_w=300.0,
-    )
-    machine: Machine = changed(windows(), gpus=(card,))
-    return machine
-
-
 def shared_server() -> Machine:
     """A server on which a colleague's notebook and run live."""
     people = (
@@ -292,24 +270,23 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
     "mixed-gpus": (mixed(), ("HW018",)),
-    "windows-wddm": (windows_workstation(), ("HW021",)),
     "windows-crowded": (crowded_desktop(), ("ENV066", "HW011")),
-    "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV067")),
+    "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV066")),
     "old-box": (
         old_box(),
-        ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW001", "HW014"),
+        ("ENV064", "ENV064", "ENV066", "ENV066", "HW001", "HW001", "HW014"),
     ),
     "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),
     "pinned-to-four-cores": (pinned(), ("ENV063",)),
-    "network-home": (network_home(), ("ENV061", "ENV067")),
+    "network-home": (network_home(), ("ENV061", "ENV066")),
     "shared-server": (shared_server(), ("HW011", "HW011")),
     "failing-memory": (failing_memory(), ("HW006", "HW006", "HW006", "HW006", "HW008", "HW008")),
     "nvlink-failed": (nvlink_failed(), ("HW008", "HW016")),
-    "hot-node": (hot_node(), ("HW003", "HW004")),
+    "hot-node": (hot_node(), ("HW003", "HW003")),
     "hot-laptop": (
         changed(laptop(), gpus__0__temperature_c=86, gpus__0__throttles=("sw_power_cap",)),
-        ("HW004",),
+        ("HW003",),
     ),
     "forgotten-settings": (forgotten_settings(), ("HW003", "HW003", "HW010")),
     "mig-empty": (mig_without_slices(), ("HW009",)),

@@ -330,9 +330,7 @@ def laptop() -> Machine:
 
 def windows() -> Machine:
     """Windows 11, one RTX 4090 that also drives the screens."""
-    card = gpu(
-        kernel_driver=None, driver_model="WDDM", display=True, persistence_mode=None, numa_node=None
-    )
+    card = gpu(kernel_driver=None, display=True, persistence_mode=None, numa_node=None)
     python = interpreter(
         torch("2.9.1", "cu128", location="C:\\Users\\user\\venv\\Lib\\site-packages"),
         executable="C:\\Users\\user\\venv\\Scripts\\python.exe",

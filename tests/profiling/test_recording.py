@@ -152,7 +152,7 @@ def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None
 
 def process(**seen: object) -> Process:
     found = Process(1, steps=[wire.StepTaken(39, "window", 0.1)])
-    found.loop = wire.LoopSeen(**{"step_s": 0.1, "recorded_step_s": 0.1, "steps": 6, **seen})  # type: ignore[arg-type]
+    found.loop = wire.LoopSeen(**{"step_s": 0.1, "steps": 6, **seen})  # type: ignore[arg-type]
     return found
 
 

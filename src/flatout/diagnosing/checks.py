@@ -5,7 +5,7 @@ folder's docstring says what its checks get). The family is the letters of the c
 (underscores for hyphens) is the check's id, which names the problem and reads well after "allow".
 Any other file beside the checks is shared by several of them. A check module has
 
-    CHECK = Check(code="ENV013", severity=Severity.WARNING, since="0.2.0")
+    CHECK = Check(code="ENV012", severity=Severity.WARNING, since="0.2.0")
 
     def check(machine: Machine) -> Iterator[Diagnosis]
 

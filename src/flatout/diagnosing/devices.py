@@ -48,11 +48,6 @@ def data_center(gpu: Gpu) -> bool:
     return data_sheets.kind(gpu.name) == "server"
 
 
-def workstation(gpu: Gpu) -> bool:
-    """Whether its name is a professional card's: Quadro, RTX A6000, RTX 6000 Ada, TITAN."""
-    return data_sheets.kind(gpu.name) == "workstation"
-
-
 def laptop(gpu: Gpu) -> bool:
     """Whether its name is a laptop GPU's."""
     match = re.search(r"Laptop|Mobile|Max-Q(?! Workstation)", gpu.name or "")

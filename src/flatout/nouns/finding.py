@@ -71,7 +71,7 @@ class Finding:
     """One problem. `code` and `id` name the check that found it."""
 
     code: str
-    """ENV013: stable, one page of documentation each."""
+    """ENV012: stable, one page of documentation each."""
     id: str
     """The check's file name with hyphens: nvidia-driver-missing."""
     severity: Severity

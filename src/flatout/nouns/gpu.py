@@ -92,8 +92,6 @@ class Gpu:
     """Profiles of the existing slices: 1g.10gb."""
     display: bool | None = None
     """Whether a screen is connected."""
-    driver_model: str | None = None
-    """Windows: WDDM, TCC or MCDM."""
     nvlinks: int | None = None
     """NVLink connections that are up."""
     nvlinks_down: int | None = None

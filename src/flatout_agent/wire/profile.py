@@ -71,8 +71,6 @@ class LoopSeen:
 
     step_s: float
     """Mean of the steps before the recording began, without evaluation: undisturbed."""
-    recorded_step_s: float
-    """The same for the steps recorded for their times."""
     steps: int
     early_step_s: float = 0.0
     """Median of the run's first steps except the very first; 0 if there were too few before
@@ -99,7 +97,6 @@ class LoopSeen:
     """Bytes in use after each watched step: of the accelerator, or of this process on a CPU."""
     memory_peak_bytes: int | None = None
     memory_total_bytes: int | None = None
-    memory_reserved_bytes: int | None = None
     parameter_bytes: int | None = None
     """Bytes of all root models on the training device, including buffers."""
     optimizer_bytes: int | None = None

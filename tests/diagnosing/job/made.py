@@ -113,9 +113,7 @@ def with_parts(profile: Profile, parts: Mapping[Kind, float]) -> Profile:
     if seen is not None:
         wait = all_parts.get(Kind.WAIT_DATA, 0.0) / 1000
         seconds = new.step_ms / 1000
-        seen = dataclasses.replace(
-            seen, step_s=seconds, recorded_step_s=seconds * 1.03, wait_s=max(seen.wait_s, wait)
-        )
+        seen = dataclasses.replace(seen, step_s=seconds, wait_s=max(seen.wait_s, wait))
     return dataclasses.replace(profile, anatomy=step, seen=seen)
 
 
@@ -311,7 +309,6 @@ def _gpu_job() -> wire.JobFacts:
 def _gpu_seen() -> wire.LoopSeen:
     return wire.LoopSeen(
         step_s=0.1,
-        recorded_step_s=0.103,
         steps=6,
         samples=256.0,
         wait_s=0.0004,
@@ -323,7 +320,6 @@ def _gpu_seen() -> wire.LoopSeen:
         memory_bytes=(9 * GIB,) * 12,
         memory_peak_bytes=52 * GIB,
         memory_total_bytes=80 * GIB,
-        memory_reserved_bytes=56 * GIB,
         backward_where=str(BACKWARD),
         optimizer_where=str(STEP),
         model_where=str(FORWARD),
@@ -362,7 +358,6 @@ def _cpu() -> Profile:
     seen: wire.LoopSeen = changed(
         _gpu_seen(),
         step_s=0.3,
-        recorded_step_s=0.309,
         samples=64.0,
         wait_s=0.002,
         main_cpu_s=2.1,
@@ -370,7 +365,6 @@ def _cpu() -> Profile:
         memory_bytes=(2 * GIB,) * 12,
         memory_peak_bytes=3 * GIB,
         memory_total_bytes=16 * GIB,
-        memory_reserved_bytes=None,
         flops=1.7e11,
     )
     return Profile(

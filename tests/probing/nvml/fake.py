@@ -218,5 +218,4 @@ def wsl() -> Nvml:
     ):
         del gpu[refused]
     gpu["nvmlDeviceGetComputeRunningProcesses"] = [process(77, None)]
-    gpu["nvmlDeviceGetDriverModel"] = [0, 0]
     return Nvml([gpu], {"nvmlSystemGetProcessName": RefusalError(6, "Not Found")})

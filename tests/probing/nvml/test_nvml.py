@@ -227,7 +227,6 @@ def test_the_numbers_are_those_of_the_real_library() -> None:
     assert reader.THRESHOLD_SLOWDOWN == pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
     assert reader.COMPUTE_MODES[pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS] == "exclusive_process"
     assert reader.FABRIC_STATES[pynvml.NVML_GPU_FABRIC_STATE_COMPLETED] == "completed"
-    assert reader.DRIVER_MODELS[pynvml.NVML_DRIVER_WDM] == "TCC"
     assert links.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
     assert links.REMOTE_SWITCH == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
     assert links.WAYS[pynvml.NVML_TOPOLOGY_SYSTEM] == "system"

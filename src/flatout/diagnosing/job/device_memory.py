@@ -23,17 +23,12 @@ def share_used(profile: Profile) -> float | None:
 
 
 def evidence(profile: Profile) -> str:
-    """Like "72 GiB of 80 GiB in use at most, 78 GiB held by the allocator"."""
+    """Like "72 GiB of 80 GiB in use at most"."""
     watched = profile.seen
     if watched is None or watched.memory_peak_bytes is None:
         return "memory in use is not known"
     total = f" of {units.size(watched.memory_total_bytes)}" if watched.memory_total_bytes else ""
-    reserved = (
-        f", {units.size(watched.memory_reserved_bytes)} held by the allocator"
-        if watched.memory_reserved_bytes
-        else ""
-    )
-    return f"{units.size(watched.memory_peak_bytes)}{total} in use at most{reserved}"
+    return f"{units.size(watched.memory_peak_bytes)}{total} in use at most"
 
 
 def waited_ms(profile: Profile) -> float:

@@ -2,7 +2,7 @@
 
 They get a Machine:
 
-    CHECK = Check(code="ENV013", severity=Severity.WARNING, since="0.2.0")
+    CHECK = Check(code="ENV012", severity=Severity.WARNING, since="0.2.0")
 
     def check(machine: Machine) -> Iterator[Diagnosis]
 """

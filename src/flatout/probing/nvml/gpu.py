@@ -33,7 +33,6 @@ THROTTLES = {
     0x100: "display_clocks_setting",
 }
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
-DRIVER_MODELS = {0: "WDDM", 1: "TCC", 2: "MCDM"}
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 
 
@@ -170,7 +169,6 @@ def errors(ask: Questions, handle: Any) -> dict[str, Any]:
 
 def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
     mode = ask.number("nvmlDeviceGetComputeMode", handle)
-    model = ask("nvmlDeviceGetDriverModel", handle)
     mig = ask.flag("nvmlDeviceGetMigMode", handle)
     return {
         "persistence_mode": ask.flag("nvmlDeviceGetPersistenceMode", handle),
@@ -178,7 +176,6 @@ def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
         "mig": mig,
         "mig_slices": _slices(ask, handle) if mig else (),
         "display": ask.flag("nvmlDeviceGetDisplayActive", handle),
-        "driver_model": DRIVER_MODELS.get(model[0]) if model else None,
     }
 
 

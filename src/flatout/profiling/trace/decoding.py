@@ -18,7 +18,6 @@ class Args(msgspec.Struct, gc=False):
     """The arguments of an event that are read; -1 or empty if it has none of that name."""
 
     external: Whole = msgspec.field(name="External id", default=-1)
-    external_old: Whole = msgspec.field(name="external id", default=-1)
     correlation: Whole = -1
     device: Whole | str = -1
     stream: Whole | str = -1

@@ -170,7 +170,6 @@ class _Columns:
 
     def _operators(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "sequence", "forward_thread")
-        _old_external(part, at, args)
         for name, index in self.texts.items():
             raw = list(map(attrgetter(name), args))
             if raw.count(raw[0]) == len(raw) and not bytes(raw[0]):
@@ -191,7 +190,6 @@ class _Columns:
 
     def _runtime(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "correlation")
-        _old_external(part, at, args)
         # HIP gives a copy's size here, as text, and not with the copy itself.
         sizes = list(map(attrgetter("size"), args))
         if sizes.count(-1) < len(sizes):
@@ -199,7 +197,6 @@ class _Columns:
 
     def _device(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "correlation", "moved", "occupancy")
-        _old_external(part, at, args)
         whole_numbers = _Numbers()
         for name in ("device", "stream"):
             values = map(attrgetter(name), args)
@@ -255,14 +252,6 @@ def _width(raw: Any) -> int:
 def _fill(part: dict[str, Column], at: Column, args: list[Any], *names: str) -> None:
     for name in names:
         part[name][at] = np.fromiter(map(attrgetter(name), args), part[name].dtype, len(args))
-
-
-def _old_external(part: dict[str, Column], at: Column, args: list[Any]) -> None:
-    """Fill in from PyTorch 1.x's field, whose name was in lower case."""
-    missing = np.flatnonzero(part["external"][at] == -1)
-    if len(missing):
-        old_ids = (args[row].external_old for row in missing.tolist())
-        part["external"][at[missing]] = np.fromiter(old_ids, np.int64, len(missing))
 
 
 def _category(cat: str) -> int:

@@ -64,12 +64,10 @@ MEANINGS = {
     Kind.WAIT_QUEUED: "The device takes some microseconds to start each kernel, queued or not.",
     Kind.UNRECORDED: "The device had work that the trace does not have: CUDA graphs, lost events.",
 }
-UNEXPLAINED = "time-unexplained"
-"""The finding that tells what is known about time without a cause."""
 NO_OBJECTION = "work that no check objects to"
 EXPLAINED = {
     Kind.COPY: "copies while nothing computes",
-    Kind.COMMUNICATION: "exchanges while nothing computes",
+    Kind.COMMUNICATION: "exchanges while nothing computes; start them early, wait for them late",
     Kind.PYTHON: "the host's own time; flatout profile SCRIPT shows its lines",
     Kind.DISPATCH: "torch's own time on the host",
     Kind.USER: "the report has its lines",
@@ -144,10 +142,6 @@ def largest(profiled: Profiled) -> str:
     anatomy = profiled.profile.anatomy
     part = max(anatomy.parts, key=lambda part: part.ms)
     name = f"its largest part is {kind(part.kind)}, {units.share(anatomy.share(part.kind))}"
-    codes = (finding.code for finding in profiled.findings if finding.id == UNEXPLAINED)
-    code = next(codes, None)
-    if code is not None:
-        return f"{name}: {code} says what is known of the time without a cause"
     return f"{name}: {EXPLAINED.get(part.kind, NO_OBJECTION)}"
 
 

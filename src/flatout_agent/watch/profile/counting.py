@@ -20,9 +20,9 @@ from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.questions.gradients import WeightLooks
 from flatout_agent.watch.profile.flow.records import FlowLine
 from flatout_agent.watch.profile.flow.results import results
-from flatout_agent.watch.profile.flow.weights import WeightLooks
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.modes import StepMode
 from flatout_agent.watch.profile.recording import ATTEMPTS, give_way, other_profiler

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 import torch
 
+from flatout_agent.job import Job
 from flatout_agent.speedups.memory_counters import allocated_bytes
+from flatout_agent.watch.tensors import tensors_in
 
 CPU_FIELDS = slice(13, 15)
 """Fields of user and system time in /proc/<pid>/stat, counted from 0 with the command's name as one
@@ -72,9 +74,25 @@ def memory_total_bytes(device: str) -> int | None:
     return None
 
 
-def reserved_bytes(device: str) -> int | None:
-    """Bytes held by torch's allocator on the accelerator."""
-    return int(torch.cuda.memory_reserved()) if device == "cuda" else None
+def parameter_bytes(job: Job) -> int:
+    """Bytes of all root models on the training device, including buffers."""
+    tensors = (tensor for model in job.models for tensor in (*model.parameters(), *model.buffers()))
+    return _held(tensors, job.device)
+
+
+def optimizer_bytes(job: Job) -> int:
+    """Bytes of all optimizers' state on the training device: averages, not weights."""
+    return _held(tensors_in([optimizer.state for optimizer in job.optimizers]), job.device)
+
+
+def _held(tensors: Iterable[torch.Tensor], device: str) -> int:
+    """Bytes of these tensors, each once; for a tensor on several devices, this process's part."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if local.device.type == device:
+            sizes[id(tensor)] = local.numel() * local.element_size()
+    return sum(sizes.values())
 
 
 def alloc_retries(device: str) -> int:

@@ -140,10 +140,8 @@ class Window:
         starts = loop.loaders.start_s
         workers = self._used.get("workers")
         gc = self._collections
-        step_s, recorded_s = step_times_s(self.steps, recorded)
         return wire.LoopSeen(
-            step_s=step_s,
-            recorded_step_s=recorded_s,
+            step_s=undisturbed_s(self.steps, recorded),
             steps=len(recorded),
             early_step_s=self._early_step_s(),
             samples=_mean([step.samples for step in self.steps]),
@@ -214,7 +212,6 @@ class Window:
         return {
             "memory_peak_bytes": peak_bytes(self.loop.job),
             "memory_total_bytes": process.memory_total_bytes(device),
-            "memory_reserved_bytes": process.reserved_bytes(device),
             "alloc_retries": self._used.get("retries", 0),
             "recompiles": compile.recompiles(),
             "graph_breaks": compile.graph_breaks(),
@@ -227,15 +224,15 @@ class Window:
         }
 
 
-def step_times_s(watched: Sequence[Step], recorded: Sequence[Step]) -> tuple[float, float]:
-    """Mean time of an undisturbed step and of a recorded one, without evaluation.
+def undisturbed_s(watched: Sequence[Step], recorded: Sequence[Step]) -> float:
+    """Mean time of an undisturbed step, without evaluation.
 
-    Means are used since times come in bursts if a device gets work ahead or workers deliver several
+    A mean is used since times come in bursts if a device gets work ahead or workers deliver several
     batches at once. A step in which a loader started counts only if one was also recorded.
     """
     if not any(step.epoch for step in recorded):
         watched = [step for step in watched if not step.epoch] or watched
-    return _mean([step.train_s for step in watched]), _mean([step.train_s for step in recorded])
+    return _mean([step.train_s for step in watched])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -26,10 +26,10 @@ from flatout_agent.watch import Watcher, places
 from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.counting import StepCount
-from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.own_profilers import hold_off
 from flatout_agent.watch.profile.phases import phase_steps
+from flatout_agent.watch.profile.process import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.recording import (
     ATTEMPTS,
     ProfilerRecording,

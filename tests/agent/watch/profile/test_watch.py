@@ -195,7 +195,6 @@ def test_a_sound_program_goes_on_as_without_flatout_and_has_its_figures(
     seen = clean.seen
     assert 0 < seen.wait_s < seen.step_s
     assert seen.samples == 16
-    assert seen.recorded_step_s > 0
     assert seen.loader_start_s is not None and seen.loader_start_s > 0
     assert seen.main_cpu_s is not None and seen.main_cpu_s > 0
     # Two layers: forward, and backward to weights and, for the second, to its input.
@@ -208,9 +207,6 @@ def test_a_sound_program_goes_on_as_without_flatout_and_has_its_figures(
     seen = clean.seen
     assert len(profiled.marks(seen.trace)) == seen.steps == 6
     assert len(profiled.marks(seen.detail_trace)) == 2
-    spent = [mark["dur"] / 1e6 for mark in profiled.marks(seen.trace)]
-    # The same unit: on a busy machine neither clock sees all that the other does.
-    assert seen.recorded_step_s / 30 < sum(spent) / len(spent) < seen.recorded_step_s * 30
     times, detail = profiled.events(seen.trace), profiled.events(seen.detail_trace)
     assert sum(item.get("name") == "aten::addmm" for item in times) == 6 * 2
     assert not any(item.get("cat") == "python_function" for item in times)

@@ -87,7 +87,7 @@ def test_another_program() -> None:
     found = giving(found, "copy-device", 0.4, ["cuda:3"])
     finding = only("HW027", found, machine)  # once, however much it costs
     assert "python (process 4711, 30 GiB)" in finding.evidence
-    assert not {"HW024", "HW029"} & set(codes(found, machine))
+    assert "HW024" not in codes(found, machine)
 
 
 def test_silent_where_it_takes_nothing() -> None:
@@ -130,7 +130,7 @@ def test_silent_without_a_data_sheet_or_a_value() -> None:
 
 def test_gddr_with_ecc() -> None:
     machine = changed(container(), gpus__0__ecc=True)
-    finding = only("HW029", giving(benched(machine), "copy-device", 0.6), machine)
+    finding = only("HW024", giving(benched(machine), "copy-device", 0.6), machine)
     assert finding.severity is Severity.NOTE
     assert "ECC is on" in finding.evidence
 
@@ -138,23 +138,23 @@ def test_gddr_with_ecc() -> None:
 def test_without_ecc_or_with_hbm_it_is_no_explanation() -> None:
     without = changed(container(), gpus__0__ecc=False)
     for machine in (without, a100()):
-        for finding in findings("HW029", giving(benched(machine), "copy-device", 0.6), machine):
+        for finding in findings("HW024", giving(benched(machine), "copy-device", 0.6), machine):
             assert finding.severity is Severity.WARNING
             assert "ECC" not in finding.title
 
 
 def test_slow_memory() -> None:
     machine = changed(a100(), gpus__5__clock_memory_mhz=405, gpus__5__clock_memory_max_mhz=1215)
-    finding = only("HW029", giving(benched(machine), "copy-device", 0.4, ["cuda:5"]), machine)
+    finding = only("HW024", giving(benched(machine), "copy-device", 0.4, ["cuda:5"]), machine)
     assert "memory at 405 of 1215 MHz" in finding.evidence
     assert "-i 5" in finding.cure.commands[0]
 
 
 def test_silent_where_it_is_healthy() -> None:
     with_ecc = changed(container(), gpus__0__ecc=True)
-    assert findings("HW029", benched(with_ecc), with_ecc) == ()
-    assert findings("HW029", benched(a100()), a100()) == ()
-    assert findings("HW029", giving(benched(a100()), "copy-device", 0.75), a100()) == ()
+    assert findings("HW024", benched(with_ecc), with_ecc) == ()
+    assert findings("HW024", benched(a100()), a100()) == ()
+    assert findings("HW024", giving(benched(a100()), "copy-device", 0.75), a100()) == ()
 
 
 def test_half_of_the_lanes() -> None:
@@ -326,7 +326,7 @@ def test_silent_where_nothing_is_expected() -> None:
 
 def test_others_at_work() -> None:
     found = dataclasses.replace(benched(SERVER), busy=0.63)
-    finding = only("HW042", found, SERVER)
+    finding = only("HW027", found, SERVER)
     assert finding.severity is Severity.NOTE
     assert finding.title == "other programs used 63% of the cores"
 
@@ -334,9 +334,9 @@ def test_others_at_work() -> None:
 def test_silent_where_it_is_quiet_unknown_or_not_ours() -> None:
     for busy in (None, 0.0, 0.1):
         found = dataclasses.replace(benched(SERVER), busy=busy)
-        assert findings("HW042", found, SERVER) == ()
+        assert findings("HW027", found, SERVER) == ()
     part = changed(SERVER, cpu__cores=4)
-    assert findings("HW042", dataclasses.replace(benched(part), busy=0.9), part) == ()
+    assert findings("HW027", dataclasses.replace(benched(part), busy=0.9), part) == ()
 
 
 def test_what_is_told_here_is_a_share() -> None:

@@ -233,7 +233,7 @@ def test_a_writer_is_told_with_the_calls_that_give_it_its_work() -> None:
     profile = sampled.profile(*calls, threads=(thread,), waited_ms=0.2 * STEP_MS)
     assert made.findings(HOLDS, profile) == ()
     finding = made.only("library-called-in-step", profile)
-    assert finding.title.startswith("writing histograms in tensorboard")
+    assert finding.title.startswith("reporting whole tensors in tensorboard")
     assert '"Thread-1"' in finding.evidence
     assert finding.where == "train.py:20"
     assert made.saved_ms(finding, profile) == pytest.approx(0.36 * STEP_MS, rel=0.01)

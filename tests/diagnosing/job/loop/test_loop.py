@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diagnosing.job.made import changes, codes, cpu_profile, findings, only, profile, saved_ms
+from diagnosing.job.made import changes, cpu_profile, findings, only, profile, saved_ms
 from diagnosing.job.made_parts import BACKWARD, FORWARD, STEP
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
@@ -24,9 +24,8 @@ def calling(name: str, s: float, calls: float = 1.0, **facts: Any) -> Profile:
 
 
 ANOMALY, PROFILER, DEBUG = "anomaly-detection-on", "profiler-left-on", "debug-variables-in-job"
-RECOMPILED, SHAPES, BREAKS = "recompiled-again", "compiled-for-changing-shapes", "graph-breaks"
+COMPILED, WRITTEN, REBUILT = "compiled-code-left", "written-each-step", "rebuilt-each-step"
 WITH_GRADIENTS, TOO_OFTEN = "evaluation-with-gradients", "evaluation-too-often"
-CHECKPOINT, LOGGING, REBUILT = "checkpoint-each-step", "logging-each-step", "rebuilt-each-step"
 NEVER_ZEROED, RETAINED, TRACED = "gradients-never-zeroed", "graph-retained", "python-traced"
 HOOKS = "hooks-registered-each-step"
 EVALUATING = {"seen__eval_s": 0.06, "seen__eval_where": "train.py:50"}
@@ -82,7 +81,7 @@ def test_debug_variables() -> None:
 def test_recompiled_again() -> None:
     reasons = tuple(SCALE.format(index, index / 10) for index in range(5))
     job = profile(seen__recompiles=reasons)
-    finding = only(RECOMPILED, job)
+    finding = only(COMPILED, job)
     assert (finding.code, finding.where) == ("LOOP004", "/home/user/model.py:20")
     assert "self.scale == 0.1" in finding.evidence
     assert "TORCH_LOGS=recompiles python train.py" in changes(finding)
@@ -93,15 +92,15 @@ def test_the_line_that_a_guard_names_is_the_users() -> None:
         "__call__ (/opt/flatout_agent/discovery.py:92): 0/1: self.scale == 1.0 # return x * self.s "
         '# pkg/model.py:90 in forward User stack trace: File "/opt/flatout_agent/job.py", line 9'
     )
-    assert only(RECOMPILED, profile(seen__recompiles=(guard,) * 2)).where == "pkg/model.py:90"
+    assert only(COMPILED, profile(seen__recompiles=(guard,) * 2)).where == "pkg/model.py:90"
     foreign = "inner (/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py:134): 0/1: x"
-    assert only(RECOMPILED, profile(seen__recompiles=(foreign,) * 2)).where is None
+    assert only(COMPILED, profile(seen__recompiles=(foreign,) * 2)).where is None
 
 
 def test_graph_breaks() -> None:
     reason = 'builtin: print File "/home/user/model.py", line 31, in forward'
-    finding = only(BREAKS, profile(seen__graph_breaks=(reason,)))
-    assert (finding.code, finding.where) == ("LOOP005", "/home/user/model.py:31")
+    finding = only(COMPILED, profile(seen__graph_breaks=(reason,)))
+    assert (finding.code, finding.where) == ("LOOP004", "/home/user/model.py:31")
     assert "fullgraph=True" in changes(finding)
 
 
@@ -162,19 +161,19 @@ def test_what_is_called_where(function: str, source: str, title: str, cure: str)
 
 def test_checkpoint_each_step() -> None:
     job = calling("torch.save", 0.09)
-    finding = only(CHECKPOINT, job)
+    finding = only(WRITTEN, job)
     assert (finding.code, finding.where) == ("LOOP008", "train.py:90")
     assert saved_ms(finding, job) == pytest.approx(90 * 0.99, rel=0.01)
 
 
 def test_logging_each_step() -> None:
     job = calling("SummaryWriter.add_scalar", 0.03, calls=40)
-    finding = only(LOGGING, job)
-    assert (finding.code, finding.where) == ("LOOP009", "train.py:90")
+    finding = only(WRITTEN, job)
+    assert (finding.code, finding.where) == ("LOOP008", "train.py:90")
     assert saved_ms(finding, job) == pytest.approx(30 * 0.98, rel=0.01)
     place = dataclasses.replace(BACKWARD, line=90)
     waits = changed(job, syncs=(Sync("aten::item", 1, 30.0, where=place),))
-    assert findings(LOGGING, waits) == (), "the wait for the device is told elsewhere"
+    assert findings(WRITTEN, waits) == (), "the wait for the device is told elsewhere"
 
 
 def test_model_rebuilt_each_step() -> None:
@@ -241,10 +240,9 @@ def test_graph_retained() -> None:
 def test_compiled_for_changing_shapes() -> None:
     reasons = tuple(LENGTH.format(index) for index in range(3))
     job = profile(seen__recompiles=reasons, seen__input_shapes=7)
-    finding = only(SHAPES, job)
-    assert (finding.code, finding.where) == ("LOOP015", str(FORWARD))
+    finding = only(COMPILED, job)
+    assert (finding.code, finding.where) == ("LOOP004", str(FORWARD))
     assert "7 shapes" in finding.evidence
-    assert "LOOP004" not in codes(job)
 
 
 def test_tracemalloc_with_its_line() -> None:
@@ -282,17 +280,17 @@ def test_parameter_groups() -> None:
 
 
 SILENT = [
-    (RECOMPILED, profile(seen__recompiles=(SCALE.format(0, 0.0),))),
-    (SHAPES, profile(seen__input_shapes=7, job__models__0__compiled=False)),
-    (SHAPES, profile(seen__input_shapes=2)),
+    (COMPILED, profile(seen__recompiles=(SCALE.format(0, 0.0),))),
+    (COMPILED, profile(seen__input_shapes=7, job__models__0__compiled=False)),
+    (COMPILED, profile(seen__input_shapes=2)),
     (TOO_OFTEN, cpu_profile(**{**EVALUATING, "seen__eval_s": 0.6}, seen__epochs=2)),
     (TOO_OFTEN, cpu_profile(seen__eval_s=0.02)),
     (TOO_OFTEN, cpu_profile(**EVALUATING)),
     (TOO_OFTEN, cpu_profile(**EVALUATING, seen__eval_every=50.0)),
     (TOO_OFTEN, cpu_profile(seen__eval_s=0.6, seen__eval_trained=False)),  # a teacher
-    (CHECKPOINT, calling("torch.save", 0.012, calls=0.125)),
-    (CHECKPOINT, calling("torch.save", 0.001)),
-    (LOGGING, calling("print", 0.0001)),
+    (WRITTEN, calling("torch.save", 0.012, calls=0.125)),
+    (WRITTEN, calling("torch.save", 0.001)),
+    (WRITTEN, calling("print", 0.0001)),
     (REBUILT, calling("Module()", 0.0002)),
     (REBUILT, calling("Optimizer()", 0.1, calls=0.1)),
     (RETAINED, cpu_profile(operators=seeding("loss.backward()"))),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnosing.machine.asking import commands, each, findings, only
+from diagnosing.machine.asking import Told, each, each_of, findings, only, told
 from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.finding import Severity
 from flatout.nouns.machine import Container, DeviceFile
@@ -25,52 +25,6 @@ from machines.healthy import (
 )
 
 
-def test_the_group_of_the_files() -> None:
-    found = only("ENV006", broken_driver.files_of_video())
-    assert "/dev/nvidia0, mode 0660, group video" in found.evidence
-    assert "this user is in: users" in found.evidence
-    assert found.cure.commands[0] == 'sudo usermod -aG video "$(id -un)"'
-
-
-def test_files_of_root_alone() -> None:
-    broken = changed(
-        broken_driver.files_of_video(),
-        kernel__device_files__all__group="root",
-        kernel__device_files__all__mode="0600",
-    )
-    found = only("ENV006", broken)
-    assert not any("usermod" in line for line in found.cure.commands)
-    assert any("NVreg_DeviceFileMode=0666" in line for line in found.cure.commands)
-
-
-def test_readable_is_not_enough() -> None:
-    machine = changed(workstation(), kernel__device_files__1__writable=False)
-    found = only("ENV006", machine)
-    assert found.title == "no permission on /dev/nvidiactl"
-    assert "readable: yes, writable: no" in found.evidence
-
-
-def test_a_job_that_was_given_no_gpu_is_told_so_and_no_file_is_changed() -> None:
-    found = only("ENV006", broken_shared.job_without_gpu())
-    assert found.title == "this job was given none of the 8 NVIDIA GPUs here"
-    assert any("--gres=gpu:1" in line for line in found.cure.commands)
-    assert not any("chmod" in line for line in found.cure.commands)
-
-
-def test_silent_on_the_gpus_of_other_jobs_and_on_devices_lost_in_docker() -> None:
-    lost = changed(broken_shared.job_without_gpu(), container__kind="docker")
-    assert findings("ENV006", lost) == ()
-
-
-def test_cuda_fails_without_uvm() -> None:
-    found = only("ENV007", broken_driver.no_uvm())
-    assert found.severity is Severity.ERROR
-    assert "/dev/nvidia-uvm" in found.title
-    assert "nvidia_uvm is not loaded" in found.evidence
-    assert "sudo modprobe nvidia_uvm" in found.cure.commands
-    assert "sudo nvidia-modprobe -u -c=0" in found.cure.commands
-
-
 def test_a_note_where_nobody_has_asked_cuda() -> None:
     listed = changed(
         workstation(),
@@ -81,20 +35,6 @@ def test_a_note_where_nobody_has_asked_cuda() -> None:
     # Without the module nvidia_uvm the file need not be there before CUDA's first start.
     unlisted = changed(broken_driver.no_uvm(), interpreter__torch__cuda_available=None)
     assert not findings("ENV007", unlisted)
-
-
-def test_silent_where_torch_has_its_gpu() -> None:
-    works = changed(broken_driver.no_uvm(), interpreter__torch__cuda_available=True)
-    assert not findings("ENV007", works)
-
-
-def test_the_control_file_is_always_needed() -> None:
-    machine = changed(
-        workstation(),
-        kernel__device_files=missing("nvidiactl"),
-        interpreter__torch__cuda_available=None,
-    )
-    assert [found.severity for found in findings("ENV007", machine)] == [Severity.ERROR]
 
 
 def test_a_container_may_have_been_given_the_second_gpu_alone() -> None:
@@ -116,26 +56,9 @@ def test_values_that_hide_all(value: str) -> None:
     assert "unset CUDA_VISIBLE_DEVICES" in found.cure.commands
 
 
-def test_says_how_many() -> None:
-    found = only("ENV009", visible(h100(), ""))
-    assert "all 8 GPUs" in found.title
-
-
 def test_powershell_on_windows() -> None:
     found = only("ENV009", visible(windows(), "-1"))
     assert not any(line.startswith("unset") for line in found.cure.commands)
-
-
-def test_what_stands_after_an_invalid_entry_is_lost() -> None:
-    found = only("ENV009", visible(h100(), "0,9,1"))
-    assert found.severity is Severity.WARNING
-    assert '"9": the last GPU is 7' in found.evidence
-    assert found.evidence.endswith("seen by CUDA: 0")
-    assert found.cure.commands == ("nvidia-smi -L", "export CUDA_VISIBLE_DEVICES=0,1")
-
-
-def test_minus_one_behind_a_gpu_hides_what_follows() -> None:
-    assert only("ENV009", visible(workstation(), "0,-1")).evidence.endswith("seen by CUDA: 0")
 
 
 @pytest.mark.parametrize(
@@ -152,106 +75,12 @@ def test_valid_values(value: str) -> None:
     assert not findings("ENV009", visible(h100(), value))
 
 
-def test_the_start_of_a_uuid_must_mean_one_gpu() -> None:
-    found = only("ENV009", visible(h100(), "GPU-0000000"))
-    assert "several UUIDs begin like it" in found.evidence
-
-
-def test_mig_devices_are_not_judged_where_some_exist() -> None:
-    sliced = changed(a100(), gpus__0__mig=True, gpus__0__mig_slices=("1g.10gb",))
-    name = "MIG-6f2b5f3a-0000-5555-8888-123456789abc"
-    assert not findings("ENV009", visible(sliced, name))
-    assert len(findings("ENV009", visible(a100(), name))) == 1
-    empty = changed(a100(), gpus__0__mig=True)
-    assert len(findings("ENV009", visible(empty, name))) == 1
-
-
-def test_one_of_eight_is_gone() -> None:
-    found = only("ENV017", broken_driver.fallen_off())
-    assert found.title == "the driver lists 7 of 8 NVIDIA GPUs"
-    assert "0000:28:00.0" in found.evidence
-    assert "Xid 79" in found.evidence
-    assert "lspci -s 0000:28:00.0 -vv" in found.cure.commands
-
-
-def test_errors_of_other_gpus_are_not_its_own() -> None:
-    other = changed(broken_driver.fallen_off(), kernel__xids__0__pci_address="0000:21:00")
-    found = only("ENV017", other)
-    assert "Xid" not in found.evidence
-
-
-def test_reserved_for_a_virtual_machine() -> None:
-    found = only("ENV017", broken_driver.passed_through())
-    assert found.severity is Severity.NOTE
-    assert "vfio-pci" in found.title
-    assert any("driver_override" in line for line in found.cure.commands)
-    alone = changed(
-        broken_driver.passed_through(), gpus=broken_driver.passed_through().gpus_of("nvidia")[1:]
-    )
-    assert [item.severity for item in findings("ENV017", alone)] == [Severity.ERROR]
-
-
 def test_too_old_for_the_driver() -> None:
     old = bus_only(pci_id="10de:1b80", pci_address="0000:41:00.0")
     whole = workstation()
     both = changed(whole, gpus=(*(whole.gpus or ()), old), drivers__0__kernel_version="590.44.01")
     found = only("ENV017", both)
     assert "580" in found.cure.text
-
-
-def test_gpus_of_other_jobs_are_not_lost() -> None:
-    one_more = changed(
-        broken_shared.job_with_one_gpu(),
-        kernel__device_files=broken_shared.withheld(2, 3, 4, 5, 6, 7),
-    )
-    assert len(findings("ENV017", one_more)) == 1
-
-
-def test_prohibited() -> None:
-    found = only("ENV018", broken_driver.prohibited())
-    assert "prohibited on 1 of 1" in found.title
-    assert found.cure.commands == ("sudo nvidia-smi -i 0 -c DEFAULT",)
-
-
-def test_only_the_closed_ones_are_opened() -> None:
-    machine = changed(
-        h100(), gpus__2__compute_mode="prohibited", gpus__5__compute_mode="prohibited"
-    )
-    found = only("ENV018", machine)
-    assert "2 of 8" in found.title
-    assert found.cure.commands == ("sudo nvidia-smi -i 2,5 -c DEFAULT",)
-
-
-def test_exclusive_and_taken() -> None:
-    found = only("ENV018", broken_driver.exclusive())
-    assert "python3 (4711)" in found.evidence
-
-
-def test_the_group_that_owns_the_files() -> None:
-    finding = only("ENV053", broken("amd-device-closed"))
-    assert "/dev/kfd (0660, group render)" in finding.evidence
-    assert 'sudo usermod -aG render "$USER"' in commands(finding)
-
-
-def test_files_of_root_alone_mean_the_usual_groups() -> None:
-    machine = broken("amd-device-closed", kernel__device_files__all__group="root")
-    assert "usermod -aG render,video" in commands(only("ENV053", machine))
-
-
-def test_a_container_is_started_anew() -> None:
-    machine = broken("amd-device-closed", container=Container(kind="docker"))
-    assert "--device /dev/kfd" in commands(only("ENV053", machine))
-
-
-def test_nothing_where_they_are_open_unknown_or_of_another_vendor() -> None:
-    unknown = broken(
-        "amd-device-closed",
-        kernel__device_files__all__readable=None,
-        kernel__device_files__all__writable=None,
-    )
-    assert not findings("ENV053", unknown)
-    other = changed(laptop(), kernel__device_files=broken("amd-device-closed").kernel.device_files)
-    assert not findings("ENV053", other)
 
 
 def test_graphics_in_the_processor_beside_a_gpu_of_nvidia_are_left_alone() -> None:
@@ -263,14 +92,79 @@ def test_graphics_in_the_processor_beside_a_gpu_of_nvidia_are_left_alone() -> No
     assert findings("ENV053", wanted)
 
 
-def test_the_module_is_loaded_or_installed() -> None:
-    finding = only("ENV054", broken("amdgpu-not-loaded"))
-    assert "0000:05:00.0 has no kernel driver" in finding.evidence
-    assert commands(finding).startswith("sudo modprobe amdgpu")
+TOLD = [
+    told("the group of the files", "ENV006",
+         broken_driver.files_of_video(), "/dev/nvidia0, mode 0660, group video",
+         "this user is in: users", 'sudo usermod -aG video "$(id -un)"'),
+    told("files of root alone", "ENV006",
+         changed(broken_driver.files_of_video(), kernel__device_files__all__group="root",
+         kernel__device_files__all__mode="0600"), "NVreg_DeviceFileMode=0666", never=("usermod",)),
+    told("readable is not enough", "ENV006",
+         changed(workstation(), kernel__device_files__1__writable=False),
+         "no permission on /dev/nvidiactl", "readable: yes, writable: no"),
+    told("a job that was given no gpu is told so and no file is changed", "ENV006",
+         broken_shared.job_without_gpu(), "this job was given none of the 8 NVIDIA GPUs here",
+         "--gres=gpu:1", never=("chmod",)),
+    told("cuda fails without uvm", "ENV007",
+         broken_driver.no_uvm(), "/dev/nvidia-uvm", "nvidia_uvm is not loaded",
+         "sudo modprobe nvidia_uvm", "sudo nvidia-modprobe -u -c=0", severity=Severity.ERROR),
+    told("says how many", "ENV009", visible(h100(), ""), "all 8 GPUs"),
+    told("what stands after an invalid entry is lost", "ENV009",
+         visible(h100(), "0,9,1"), '"9": the last GPU is 7', "seen by CUDA: 0", "nvidia-smi -L",
+         "export CUDA_VISIBLE_DEVICES=0,1", severity=Severity.WARNING),
+    told("minus one behind a gpu hides what follows", "ENV009",
+         visible(workstation(), "0,-1"), "seen by CUDA: 0"),
+    told("the start of a uuid must mean one gpu", "ENV009",
+         visible(h100(), "GPU-0000000"), "several UUIDs begin like it"),
+    told("one of eight is gone", "ENV017",
+         broken_driver.fallen_off(), "the driver lists 7 of 8 NVIDIA GPUs", "0000:28:00.0",
+         "Xid 79", "lspci -s 0000:28:00.0 -vv"),
+    told("errors of other gpus are not its own", "ENV017",
+         changed(broken_driver.fallen_off(), kernel__xids__0__pci_address="0000:21:00"),
+         never=("Xid 79",)),
+    told("prohibited", "ENV018",
+         broken_driver.prohibited(), "prohibited on 1 of 1", "sudo nvidia-smi -i 0 -c DEFAULT"),
+    told("only the closed ones are opened", "ENV018",
+         changed(h100(), gpus__2__compute_mode="prohibited", gpus__5__compute_mode="prohibited"),
+         "2 of 8", "sudo nvidia-smi -i 2,5 -c DEFAULT"),
+    told("exclusive and taken", "ENV018", broken_driver.exclusive(), "python3 (4711)"),
+    told("the group that owns the files", "ENV053",
+         broken("amd-device-closed"), "/dev/kfd (0660, group render)",
+         'sudo usermod -aG render "$USER"'),
+    told("files of root alone mean the usual groups", "ENV053",
+         broken("amd-device-closed", kernel__device_files__all__group="root"),
+         "usermod -aG render,video"),
+    told("a container is started anew", "ENV053",
+         broken("amd-device-closed", container=Container(kind="docker")), "--device /dev/kfd"),
+    told("the module is loaded or installed", "ENV053",
+         broken("amdgpu-not-loaded"), "0000:05:00.0 has no kernel driver", "sudo modprobe amdgpu"),
+    told("the control file is always needed", "ENV007",
+         changed(workstation(), kernel__device_files=missing("nvidiactl"),
+         interpreter__torch__cuda_available=None), severity=Severity.ERROR),
+    told("mig devices are not judged where some exist", "ENV009",
+         visible(a100(), "MIG-6f2b5f3a-0000-5555-8888-123456789abc")),
+    told("mig devices are not judged where some exist: 2", "ENV009",
+         visible(changed(a100(), gpus__0__mig=True), "MIG-6f2b5f3a-0000-5555-8888-123456789abc")),
+    told("reserved for a virtual machine", "ENV017",
+         broken_driver.passed_through(), "vfio-pci", "driver_override", severity=Severity.NOTE),
+    told("reserved for a virtual machine: 2", "ENV017",
+         changed(broken_driver.passed_through(),
+         gpus=broken_driver.passed_through().gpus_of("nvidia")[1:]), severity=Severity.ERROR),
+    told("gpus of other jobs are not lost", "ENV017",
+         changed(broken_shared.job_with_one_gpu(),
+         kernel__device_files=broken_shared.withheld(2, 3, 4, 5, 6, 7))),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: Told) -> None:
+    case.holds()
 
 
 SILENT: dict[str, list[Any]] = {
     "ENV006": [
+        # silent on the gpus of other jobs and on devices lost in docker
+        changed(broken_shared.job_without_gpu(), container__kind="docker"),
         changed(
             workstation(),
             kernel__device_files=(
@@ -281,12 +175,19 @@ SILENT: dict[str, list[Any]] = {
         changed(broken_driver.files_of_video(), kernel__device_files__all__exists=False),
     ],
     "ENV007": [
+        # silent where torch has its gpu
+        changed(broken_driver.no_uvm(), interpreter__torch__cuda_available=True),
         broken_driver.docker_without_gpu(),
         changed(broken_driver.no_uvm(), kernel__modules=None),
         changed(broken_driver.no_uvm(), kernel__device_files=None),
         changed(broken_driver.no_uvm(), gpus=None),
     ],
     "ENV009": [
+        # mig devices are not judged where some exist
+        visible(
+            changed(a100(), gpus__0__mig=True, gpus__0__mig_slices=("1g.10gb",)),
+            "MIG-6f2b5f3a-0000-5555-8888-123456789abc",
+        ),
         visible(workstation(), "0"),
         visible(cpu_server(), ""),
         visible(changed(workstation(), gpus=None), "3"),
@@ -305,7 +206,14 @@ SILENT: dict[str, list[Any]] = {
         changed(broken_driver.exclusive(), gpus__0__processes=None),
         changed(broken_driver.prohibited(), gpus__0__compute_mode=None),
     ],
-    "ENV054": [
+    "ENV053": [
+        # nothing where they are open unknown or of another vendor
+        broken(
+            "amd-device-closed",
+            kernel__device_files__all__readable=None,
+            kernel__device_files__all__writable=None,
+        ),
+        changed(laptop(), kernel__device_files=broken("amd-device-closed").kernel.device_files),
         # nothing where it is loaded or not known
         changed(rocm(), gpus__all__kernel_driver=None),
         broken("amdgpu-not-loaded", kernel__modules=None),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from diagnosing.machine.asking import commands, each, findings, only
+from diagnosing.machine.asking import Told, commands, each, each_of, findings, only, told
 from diagnosing.machine.env.software_facts import broken
-from flatout.diagnosing.machine.env.env048_user_site_shadows import USER_SITE
+from flatout.diagnosing.machine.env.env030_packages_installed_twice import USER_SITE
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.finding import Severity
 from flatout.nouns.interpreter import Interpreter, Package
@@ -16,6 +16,13 @@ from machines import broken_ordinary
 from machines.healthy import changed, container, interpreter, mac, windows, workstation
 from machines.software import SITE, not_importable, with_packages
 
+BOTH_COPIES = (
+    broken("user-site-in-front").interpreter.packages[0],
+    Package("torch", "2.9.1", "/home/user/miniconda3/envs/job/lib/python3.12", "pip"),
+)
+SLOW = Interpreter(
+    executable="/nfs/venv/bin/python", error="no answer within 1.53 s", timed_out=True
+)
 PIN = "nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'"
 
 
@@ -23,27 +30,8 @@ def cure(error: str, **changes: object) -> str:
     return commands(only("ENV022", changed(not_importable(workstation(), error), **changes)))
 
 
-def test_a_missing_cuda_library_comes_with_the_same_torch_again() -> None:
-    finding = only("ENV022", broken("cuda-library-missing"))
-    assert "libcudart.so.12" in finding.title
-    assert "torch==2.9.1 --force-reinstall" in commands(finding)
-
-
-def test_a_foreign_library_is_taken_out_of_the_path() -> None:
-    finding = only("ENV022", broken("library-path-shadows-nccl"))
-    assert "ncclCommRegister" in finding.title
-    assert "LD_LIBRARY_PATH=/opt/nccl/lib" in finding.evidence
-    assert "unset LD_LIBRARY_PATH" in commands(finding)
-
-
 def test_without_such_a_path_an_undefined_symbol_means_a_new_installation() -> None:
     assert "--force-reinstall" in cure("ImportError: libtorch_cuda.so: undefined symbol: ncclX")
-
-
-def test_windows_gets_the_runtime() -> None:
-    assert "Microsoft.VCRedist.2015+.x64" in commands(
-        only("ENV022", broken("windows-without-runtime"))
-    )
 
 
 @pytest.mark.parametrize(
@@ -94,105 +82,23 @@ def without_torch(version: str, **facts: object) -> object:
     return changed(workstation(), interpreter=interpreter(None, version=version, **facts))
 
 
-def test_too_new_is_an_error() -> None:
-    finding = only("ENV034", broken("python-too-new"))
-    assert finding.severity is Severity.ERROR
-    assert "-m venv .venv" in commands(finding)
-
-
-def test_too_old_for_the_newest_still_has_an_old_release() -> None:
-    finding = only("ENV034", without_torch("3.8.10"))
-    assert finding.severity is Severity.WARNING
-    assert "the last one for it is 2.4.1" in finding.evidence
-
-
-def test_a_torch_that_works_is_a_note() -> None:
-    finding = only("ENV034", broken("python-left-behind"))
-    assert finding.severity is Severity.NOTE
-    assert "the last one for it is 2.8.0" in finding.evidence
-
-
-def test_conda_and_windows_have_their_own_way() -> None:
-    conda = without_torch("3.16.0", conda=True)
-    assert "conda create --name torch python=3.1" in commands(only("ENV034", conda))
-
-
-def test_supported_and_unknown_ones() -> None:
-    unknown = changed(workstation(), interpreter=interpreter(None, version=None))
-    assert not findings("ENV034", unknown)
-
-
-def test_an_old_glibc_with_a_release_that_still_fits() -> None:
-    finding = only("ENV035", broken("old-glibc"))
-    assert finding.severity is Severity.WARNING
-    assert "glibc 2.17; torch" in finding.evidence
-    assert "torch==2.6.0" in commands(finding)
-    assert "# or: docker run --rm -it --gpus all" in commands(finding)
-
-
-def test_an_old_glibc_under_a_gpu_that_needs_a_new_release() -> None:
-    machine = broken("old-glibc", gpus=broken("rtx-5090-with-old-torch").gpus)
-    finding = only("ENV035", machine)
-    assert finding.severity is Severity.ERROR
-    assert finding.cure.commands == ("docker run --rm -it --gpus all ubuntu:24.04",)
-
-
-def test_musl() -> None:
-    finding = only("ENV035", broken("alpine"))
-    assert "musl" in finding.title
-    assert "--gpus" not in commands(finding)
-
-
-def test_in_a_container_the_image_is_wrong() -> None:
-    machine = changed(container(), system__libc="musl 1.2.5", interpreter__torch=None)
-    assert "# build the image" in commands(only("ENV035", machine))
-
-
-def test_a_torch_that_works_there_is_a_note() -> None:
-    finding = only("ENV035", changed(workstation(), system__libc="glibc 2.17"))
-    assert finding.severity is Severity.NOTE
-    assert "works here" in finding.evidence
-
-
-def test_a_32_bit_python() -> None:
-    machine = changed(windows(), interpreter__bits=32, interpreter__torch=None)
-    assert "--architecture x64" in commands(only("ENV035", machine))
-
-
 def test_old_windows_and_old_macos() -> None:
     seven = changed(windows(), system__release="6.1.7601", interpreter__torch=None)
-    assert "needs 10.0" in only("ENV035", seven).evidence
+    assert "needs 10.0" in only("ENV034", seven).evidence
     old = changed(mac(), system__distribution_version="10.15", interpreter__torch=None)
-    finding = only("ENV035", old)
+    finding = only("ENV034", old)
     assert f"needs {pytorch.newest().macos}" in finding.evidence
     assert finding.severity is Severity.ERROR
     less_old = changed(old, system__distribution_version="13.7.4")
-    assert only("ENV035", less_old).severity is Severity.WARNING
+    assert only("ENV034", less_old).severity is Severity.WARNING
 
 
 def test_a_mac_with_an_intel_processor() -> None:
     machine = changed(mac(), system__architecture="x86_64", interpreter__torch=None)
-    finding = only("ENV035", machine)
+    finding = only("ENV034", machine)
     assert "torch ends with 2.2.2" in finding.title
     assert "'numpy<2'" in commands(finding)
-    assert not findings("ENV035", changed(machine, system__rosetta=True))
-
-
-def test_the_folder_is_hidden_and_torch_comes_into_the_environment() -> None:
-    finding = only("ENV048", broken("user-site-in-front"))
-    assert "torch 2.9.1" in finding.evidence
-    assert "/home/user/.local/lib/python3.12/site-packages" in finding.evidence
-    text = commands(finding)
-    assert "PYTHONNOUSERSITE=1" in text
-    assert "conda install" in text
-
-
-def test_with_a_copy_in_the_environment_hiding_is_enough() -> None:
-    own = Package("torch", "2.9.1", "/home/user/miniconda3/envs/job/lib/python3.12", "pip")
-    copies = (broken("user-site-in-front").interpreter.packages[0], own)
-    assert "conda install" not in commands(
-        only("ENV048", broken("user-site-in-front", interpreter__duplicates=copies))
-    )
+    assert not findings("ENV034", changed(machine, system__rosetta=True))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +113,7 @@ def test_with_a_copy_in_the_environment_hiding_is_enough() -> None:
     ids=str,
 )
 def test_nothing_otherwise(change: dict[str, object]) -> None:
-    assert not findings("ENV048", broken("user-site-in-front", **change))
+    assert not findings("ENV030", broken("user-site-in-front", **change))
 
 
 def test_the_folder_on_each_system() -> None:
@@ -224,99 +130,88 @@ def with_cudnn(version: str, name: str = "nvidia-cudnn-cu12") -> object:
     )
 
 
-def test_torchvision_of_another_release() -> None:
-    finding = only("ENV051", broken("torchvision-of-another-release"))
-    assert finding.severity is Severity.ERROR
-    assert "torchvision 0.20.1, fits: 0.24" in finding.evidence
-    assert "'torchvision==0.24.*' --index-url" in commands(finding)
-    assert "/whl/cu128" in commands(finding)
-
-
-def test_the_right_ones() -> None:
-    right = (Package("torchvision", "0.24.1"), Package("torchaudio", "2.9.1"))
-    assert not findings("ENV051", with_packages(workstation(), *right))
-
-
-def test_torch_of_conda_gets_its_parts_from_conda() -> None:
-    machine = broken(
-        "torchvision-of-another-release",
-        interpreter__conda=True,
-        interpreter__torch__installer="conda",
-    )
-    assert "conda install" in commands(only("ENV051", machine))
-
-
-def test_a_cuda_library_in_another_version() -> None:
-    finding = only("ENV051", with_cudnn("9.5.1.17"))
-    assert finding.severity is Severity.WARNING
-    assert "nvidia-cudnn-cu12 9.5.1.17, torch asks for 9.10.2.21" in finding.evidence
-    assert "install nvidia-cudnn-cu12==9.10.2.21" in commands(finding)
-
-
-def test_of_a_torch_that_is_not_in_the_table_nothing_is_said() -> None:
-    machine = broken("torchvision-of-another-release", interpreter__torch__version="9.9.9")
-    assert not findings("ENV051", machine)
-
-
-def test_the_environments_own_python() -> None:
-    finding = only("ENV052", broken("python-outside-environment"))
-    assert finding.severity is Severity.WARNING
-    assert "VIRTUAL_ENV=/home/user/venv" in finding.evidence
-    assert "/usr/bin/python3" in finding.evidence
-    assert commands(finding).startswith("/home/user/venv/bin/python")
-
-
-def test_another_environments_python_may_be_meant() -> None:
-    machine = changed(workstation(), environment={"VIRTUAL_ENV": "/home/user/other"})
-    assert only("ENV052", machine).severity is Severity.NOTE
-
-
-def test_a_folder_whose_name_starts_alike_is_another() -> None:
-    machine = changed(workstation(), environment={"VIRTUAL_ENV": "/home/user/ven"})
-    assert findings("ENV052", machine)
-
-
 def test_conda_base_under_an_environment_in_use_is_no_matter() -> None:
     base = {"CONDA_PREFIX": "/home/user/miniconda3"}
     assert not findings("ENV052", changed(workstation(), environment=base))
     assert findings("ENV052", broken("python-outside-environment", environment=base))
 
 
-def test_inside_it_also_on_windows_with_its_ways_to_write_paths() -> None:
-    inside = {"VIRTUAL_ENV": "c:/users/User/venv"}
-    assert not findings("ENV052", changed(windows(), environment=inside))
-    outside = {"VIRTUAL_ENV": "C:\\Users\\user\\other"}
-    text = commands(only("ENV052", changed(windows(), environment=outside)))
-    assert "C:\\Users\\user\\other\\Scripts\\python.exe" in text
+TOLD = [
+    told("a missing cuda library comes with the same torch again", "ENV022",
+         broken("cuda-library-missing"), "libcudart.so.12", "torch==2.9.1 --force-reinstall"),
+    told("a foreign library is taken out of the path", "ENV022",
+         broken("library-path-shadows-nccl"), "ncclCommRegister", "LD_LIBRARY_PATH=/opt/nccl/lib",
+         "unset LD_LIBRARY_PATH"),
+    told("windows gets the runtime", "ENV022",
+         broken("windows-without-runtime"), "Microsoft.VCRedist.2015+.x64"),
+    told("too new is an error", "ENV034",
+         broken("python-too-new"), "-m venv .venv", severity=Severity.ERROR),
+    told("too old for the newest still has an old release", "ENV034",
+         without_torch("3.8.10"), "the last one for it is 2.4.1", severity=Severity.WARNING),
+    told("a torch that works is a note", "ENV034",
+         broken("python-left-behind"), "the last one for it is 2.8.0", severity=Severity.NOTE),
+    told("conda and windows have their own way", "ENV034",
+         without_torch("3.16.0", conda=True), "conda create --name torch python=3.1"),
+    told("an old glibc with a release that still fits", "ENV034",
+         broken("old-glibc"), "glibc 2.17; torch", "torch==2.6.0",
+         "# or: docker run --rm -it --gpus all", severity=Severity.WARNING),
+    told("an old glibc under a gpu that needs a new release", "ENV034",
+         broken("old-glibc", gpus=broken("rtx-5090-with-old-torch").gpus),
+         "docker run --rm -it --gpus all ubuntu:24.04", severity=Severity.ERROR),
+    told("musl", "ENV034", broken("alpine"), "musl", never=("--gpus",)),
+    told("in a container the image is wrong", "ENV034",
+         changed(container(), system__libc="musl 1.2.5", interpreter__torch=None),
+         "# build the image"),
+    told("a system comes before its python", "ENV034",
+         broken("alpine", interpreter__version="3.16.0"), "musl"),
+    told("a torch that works there is a note", "ENV034",
+         changed(workstation(), system__libc="glibc 2.17"), "works here", severity=Severity.NOTE),
+    told("a 32 bit python", "ENV034",
+         changed(windows(), interpreter__bits=32, interpreter__torch=None), "--architecture x64"),
+    told("with a copy in the environment hiding is enough", "ENV030",
+         broken("user-site-in-front", interpreter__duplicates=BOTH_COPIES),
+         never=("conda install",)),
+    told("torchvision of another release", "ENV051",
+         broken("torchvision-of-another-release"), "torchvision 0.20.1, fits: 0.24",
+         "'torchvision==0.24.*' --index-url", "/whl/cu128", severity=Severity.ERROR),
+    told("torch of conda gets its parts from conda", "ENV051",
+         broken("torchvision-of-another-release", interpreter__conda=True,
+         interpreter__torch__installer="conda"), "conda install"),
+    told("a cuda library in another version", "ENV051",
+         with_cudnn("9.5.1.17"), "nvidia-cudnn-cu12 9.5.1.17, torch asks for 9.10.2.21",
+         "install nvidia-cudnn-cu12==9.10.2.21", severity=Severity.WARNING),
+    told("the environments own python", "ENV052",
+         broken("python-outside-environment"), "VIRTUAL_ENV=/home/user/venv", "/usr/bin/python3",
+         "/home/user/venv/bin/python", severity=Severity.WARNING),
+    told("another environments python may be meant", "ENV052",
+         changed(workstation(), environment={"VIRTUAL_ENV": "/home/user/other"}),
+         severity=Severity.NOTE),
+    told("inside it also on windows with its ways to write paths", "ENV052",
+         changed(windows(), environment={"VIRTUAL_ENV": 'C:\\Users\\user\\other'}),
+         'C:\\Users\\user\\other\\Scripts\\python.exe'),
+    told("the link to the shop", "ENV075",
+         broken_ordinary.shop_link(), "WindowsApps", "9009", "winget install Python.Python.",
+         severity=Severity.ERROR),
+    told("too old to be asked", "ENV075",
+         broken_ordinary.old_python(), "Python 3.8.10 does not answer", "-m venv .venv"),
+    told("no python at all", "ENV075",
+         changed(workstation(),
+         interpreter=Interpreter(executable="/bin/ls", error="ended with exit code 0")),
+         "/bin/ls: ended with exit code 0", "flatout doctor --python PATH"),
+    told("a slow one is a note", "ENV075",
+         changed(workstation(), interpreter=SLOW),
+         "flatout doctor --deep", severity=Severity.NOTE),
+    told("the folder is hidden and torch comes into the environment", "ENV030",
+         broken("user-site-in-front"), "torch 2.9.1",
+         "/home/user/.local/lib/python3.12/site-packages", "PYTHONNOUSERSITE=1", "conda install"),
+    told("a folder whose name starts alike is another", "ENV052",
+         changed(workstation(), environment={"VIRTUAL_ENV": "/home/user/ven"})),
+]  # fmt: skip
 
 
-def test_the_link_to_the_shop() -> None:
-    finding = only("ENV075", broken_ordinary.shop_link())
-    assert finding.severity is Severity.ERROR
-    assert "WindowsApps" in finding.evidence and "9009" in finding.evidence
-    assert "winget install Python.Python." in commands(finding)
-
-
-def test_too_old_to_be_asked() -> None:
-    finding = only("ENV075", broken_ordinary.old_python())
-    assert finding.title.startswith("Python 3.8.10 does not answer")
-    assert "-m venv .venv" in commands(finding)
-
-
-def test_no_python_at_all() -> None:
-    python = Interpreter(executable="/bin/ls", error="ended with exit code 0")
-    finding = only("ENV075", changed(workstation(), interpreter=python))
-    assert "/bin/ls: ended with exit code 0" in finding.evidence
-    assert "flatout doctor --python PATH" in commands(finding)
-
-
-def test_a_slow_one_is_a_note() -> None:
-    python = Interpreter(
-        executable="/nfs/venv/bin/python", error="no answer within 1.53 s", timed_out=True
-    )
-    finding = only("ENV075", changed(workstation(), interpreter=python))
-    assert finding.severity is Severity.NOTE
-    assert commands(finding) == "flatout doctor --deep"
+@each_of(TOLD)
+def test_what_is_told(case: Told) -> None:
+    case.holds()
 
 
 SILENT: dict[str, list[Any]] = {
@@ -325,16 +220,25 @@ SILENT: dict[str, list[Any]] = {
         broken("cuda-library-missing", interpreter__torch__imported=None),
     ],
     "ENV034": [
+        # supported and unknown ones
+        changed(workstation(), interpreter=interpreter(None, version=None)),
         # a torch built by hand for a new python works
         changed(workstation(), interpreter__version="3.16.0"),
     ],
-    "ENV035": [],
     "ENV051": [
+        # the right ones
+        with_packages(
+            workstation(), *(Package("torchvision", "0.24.1"), Package("torchaudio", "2.9.1"))
+        ),
+        # of a torch that is not in the table nothing is said
+        broken("torchvision-of-another-release", interpreter__torch__version="9.9.9"),
         # the version asked for and libraries of another cuda are fine
         with_cudnn("9.10.2.21"),
         with_cudnn("9.5.1.17", "nvidia-cudnn-cu11"),
     ],
     "ENV052": [
+        # inside it also on windows with its ways to write paths
+        changed(windows(), environment={"VIRTUAL_ENV": "c:/users/User/venv"}),
         # nothing where it is not known
         broken("python-outside-environment", interpreter__executable=None),
         broken("python-outside-environment", environment=None),

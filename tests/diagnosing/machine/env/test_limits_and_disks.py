@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnosing.machine.asking import commands, each, findings, only
+from diagnosing.machine.asking import Told, commands, each, each_of, findings, only, told
 from flatout.nouns.finding import Severity
 from flatout.nouns.gpu import GpuPair
 from flatout.nouns.machine import Container
@@ -35,120 +35,12 @@ PAIR = {
 }
 
 
-def test_few_are_a_warning_and_the_usual_1024_a_note() -> None:
-    few = only("ENV061", changed(workstation(), limits__open_files=256))
-    assert few.severity is Severity.WARNING
-    assert "256" in few.evidence
-    assert "1048576" in few.evidence
-    assert "ulimit -n 65536" in commands(few)
-    usual = only("ENV061", changed(workstation(), limits__open_files=1024))
-    assert usual.severity is Severity.NOTE
-
-
-def test_not_beyond_the_hard_limit() -> None:
-    facts = {"limits__open_files": 1024, "limits__open_files_hard": 4096}
-    finding = only("ENV061", changed(workstation(), **facts))
-    assert "ulimit -n 4096" in commands(finding)
-
-
-def test_on_macos_the_usual_limit_is_a_note_and_the_cure_is_possible() -> None:
-    finding = only("ENV061", changed(mac(), limits__open_files=256))
-    assert finding.severity is Severity.NOTE
-    assert finding.cure.commands[0] == "ulimit -n 10240"
-
-
-def test_a_high_hard_limit_stays() -> None:
-    assert "* soft nofile 65536" in commands(
-        only("ENV061", changed(workstation(), limits__open_files=99))
-    )
-    low = changed(workstation(), limits__open_files=99, limits__open_files_hard=4096)
-    assert "* - nofile 65536" in commands(only("ENV061", low))
-
-
-def test_with_active_ports() -> None:
-    finding = only("ENV061", changed(h100(), **LOW))
-    assert finding.severity is Severity.WARNING
-    assert "64 KiB" in finding.evidence
-    assert "mlx5_0/1" in finding.evidence
-    assert "memlock unlimited" in commands(finding)
-
-
-def test_low_on_linux() -> None:
-    finding = only("ENV061", changed(workstation(), limits__processes=1024))
-    assert finding.severity is Severity.WARNING
-    assert "1024; 32 hardware threads" in finding.evidence
-    assert "limits.d/processes.conf" in commands(finding)
-
-
-def test_less_than_the_gpu() -> None:
-    finding = only("ENV064", changed(workstation(), memory=memory(16)))
-    assert finding.severity is Severity.WARNING
-    assert "less than the GPU has" in finding.title
-    assert "16 GiB; GPU memory 24 GiB" in finding.evidence
-
-
-def test_less_than_eight_gibibytes() -> None:
-    finding = only("ENV064", changed(cpu_server(), memory=memory(4)))
-    assert finding.severity is Severity.WARNING
-    assert "4.0 GiB" in finding.title
-
-
-def test_a_limit_counts_like_memory() -> None:
-    finding = only("ENV064", changed(container(), memory__limit_bytes=8 * GIB))
-    assert "limited to 8.0 GiB by the cgroup" in finding.evidence
-    assert "docker run --memory=57g" in commands(finding)
-
-
-def test_less_than_all_gpus_together_is_a_note() -> None:
-    finding = only("ENV064", changed(h100(), memory=memory(256)))
-    assert finding.severity is Severity.NOTE
-    assert "640 GiB in 8" in finding.evidence
-
-
-def test_memory_sold_as_eight_gibibytes_is_enough() -> None:
-    box = changed(cpu_server(), memory=memory(8), memory__total_bytes=int(7.6 * GIB))
-    assert findings("ENV064", box) == ()
-
-
 def test_swapping_with_a_full_memory() -> None:
-    finding = only("ENV065", changed(workstation(), **FULL))
+    finding = only("ENV064", changed(workstation(), **FULL))
     assert finding.severity is Severity.WARNING
     assert "swap used 2.0 GiB of 8.0 GiB" in finding.evidence
     assert "available 3.0 GiB of 64 GiB" in finding.evidence
     assert "swapoff" not in commands(finding), "what is swapped out would not fit"
-
-
-def test_much_left_in_swap_is_a_note_and_can_be_brought_back() -> None:
-    finding = only("ENV065", changed(workstation(), memory__swap_used_bytes=7 * GIB))
-    assert finding.severity is Severity.NOTE
-    assert "sudo swapoff -a" in commands(finding)
-
-
-def test_macos_swaps_by_habit() -> None:
-    assert findings("ENV065", changed(mac(), memory__swap_used_bytes=7 * GIB)) == ()
-    assert only("ENV065", changed(mac(), **FULL)).severity is Severity.WARNING
-
-
-def test_silent_for_little() -> None:
-    little = {"memory__swap_used_bytes": GIB // 4, "memory__available_bytes": GIB}
-    assert findings("ENV065", changed(workstation(), **little)) == ()
-    assert findings("ENV065", changed(workstation(), memory__swap_used_bytes=GIB)) == ()
-
-
-def test_one_finding_for_one_file_system() -> None:
-    finding = only("ENV066", changed(workstation(), disks__all__free_bytes=5 * GIB))
-    assert finding.severity is Severity.WARNING
-    assert "5.0 GiB" in finding.title
-    assert "/home/user/job, /tmp, /home/user/.cache (ext4): 5.0 GiB free" in finding.evidence
-    assert "pip cache purge" in commands(finding)
-    assert "TMPDIR" in commands(finding)
-
-
-def test_almost_nothing_is_an_error() -> None:
-    finding = only("ENV066", changed(workstation(), disks__0__free_bytes=GIB // 2))
-    assert finding.severity is Severity.ERROR
-    assert "du -xh --max-depth=1 /home/user/job" in commands(finding)
-    assert "pip cache" not in commands(finding)
 
 
 def test_two_file_systems_are_two_findings() -> None:
@@ -156,84 +48,14 @@ def test_two_file_systems_are_two_findings() -> None:
     assert len(findings("ENV066", machine)) == 2
 
 
-def test_each_system_has_its_own_commands() -> None:
-    full = {"disks__all__free_bytes": 5 * GIB}
-    assert "Get-ChildItem" in commands(only("ENV066", changed(windows(), **full)))
-    assert "du -xh -d 1" in commands(only("ENV066", changed(mac(), **full)))
-
-
-def test_silent_for_a_small_disk_with_space() -> None:
-    small = {"disks__all__total_bytes": 60 * GIB, "disks__all__free_bytes": 5 * GIB}
-    assert findings("ENV066", changed(workstation(), **small)) == ()
-
-
-def test_a_path_with_a_space_is_quoted() -> None:
-    machine = changed(workstation(), disks__0__free_bytes=1, disks__0__path="/mnt/my data")
-    assert "'/mnt/my data'" in commands(only("ENV066", machine))
-
-
-def test_a_turning_disk() -> None:
-    finding = only("ENV067", changed(workstation(), disks__0__rotational=True))
-    assert finding.severity is Severity.WARNING
-    assert "/home/user/job" in finding.evidence
-    assert "hard disk" in finding.title
-
-
-def test_a_network_file_system_is_a_note() -> None:
-    facts = {"disks__0__network": True, "disks__0__file_system": "nfs4"}
-    finding = only("ENV067", changed(workstation(), **facts))
-    assert finding.severity is Severity.NOTE
-    assert "nfs4" in finding.evidence
-
-
 def test_a_windows_drive_in_wsl() -> None:
     facts = {"disks__0__path": "/mnt/c/job", "disks__0__file_system": "9p"}
-    finding = only("ENV067", changed(wsl(), **facts))
+    finding = only("ENV066", changed(wsl(), **facts))
     assert finding.severity is Severity.WARNING
     assert "cp -r /mnt/c/job" in commands(finding)
-    assert findings("ENV067", changed(workstation(), **facts)) == (), (
+    assert findings("ENV066", changed(workstation(), **facts)) == (), (
         "9p elsewhere is a virtual disk"
     )
-
-
-def test_the_shell_ends_in_the_copy() -> None:
-    slow = changed(wsl(), disks__0__path="/mnt/c/my data/job", disks__0__file_system="9p")
-    line = 'cp -r \'/mnt/c/my data/job\' "$HOME/" && cd "$HOME"/job'
-    assert commands(only("ENV067", slow)) == line
-
-
-def test_too_few_for_the_gpus() -> None:
-    finding = only("ENV063", changed(a100(), cpu__affinity_cores=8))
-    assert finding.severity is Severity.WARNING
-    assert "affinity 8, machine 192 hardware threads" in finding.evidence
-    assert "taskset -cp 0-191 $$" in commands(finding)
-
-
-def test_a_fair_part_is_a_note() -> None:
-    finding = only("ENV063", changed(workstation(), cpu__affinity_cores=8))
-    assert finding.severity is Severity.NOTE
-
-
-def test_variables_that_pin_are_told_and_unset() -> None:
-    facts = {"cpu__affinity_cores": 1, "environment": {"OMP_PROC_BIND": "true"}}
-    finding = only("ENV063", changed(workstation(), **facts))
-    assert "OMP_PROC_BIND=true" in finding.evidence
-    assert "unset OMP_PROC_BIND" in commands(finding)
-
-
-def test_two_cards_without_nvlink() -> None:
-    finding = only("ENV071", changed(workstation(), **PAIR))
-    assert finding.severity is Severity.WARNING
-    assert "2 GPUs, pairs: 1 by hostbridge" in finding.evidence
-    assert "iommu=pt" in commands(finding)
-    assert "sudo update-grub" in commands(finding)
-
-
-def test_each_distribution_has_its_own_commands() -> None:
-    fedora = {"system__distribution": "fedora", "system__distribution_like": ()}
-    assert "grubby" in commands(only("ENV071", changed(workstation(), **PAIR, **fedora)))
-    sles = {"system__distribution": "sles", "system__distribution_like": ("suse",)}
-    assert "grub2-mkconfig" in commands(only("ENV071", changed(workstation(), **PAIR, **sles)))
 
 
 def test_silent_in_a_virtual_machine_or_container() -> None:
@@ -252,28 +74,97 @@ def test_one_of_eight_is_down() -> None:
     assert "mlx5_3:1" not in commands(finding), "it is left out of NCCL_IB_HCA"
 
 
-def test_a_slow_one_stands_out() -> None:
-    finding = only("ENV073", changed(h100(), network_ports__7__rate_gbit_per_s=100.0))
-    assert "mlx5_7/1: active at 100 Gbit/s" in finding.evidence
+TOLD = [
+    told("few are a warning and the usual 1024 a note", "ENV061",
+         changed(workstation(), limits__open_files=256), "256", "1048576", "ulimit -n 65536",
+         severity=Severity.WARNING),
+    told("few are a warning and the usual 1024 a note: 2", "ENV061",
+         changed(workstation(), limits__open_files=1024), severity=Severity.NOTE),
+    told("not beyond the hard limit", "ENV061",
+         changed(workstation(), limits__open_files=1024, limits__open_files_hard=4096),
+         "ulimit -n 4096"),
+    told("on macos the usual limit is a note and the cure is possible", "ENV061",
+         changed(mac(), limits__open_files=256), "ulimit -n 10240", severity=Severity.NOTE),
+    told("a high hard limit stays", "ENV061",
+         changed(workstation(), limits__open_files=99), "* soft nofile 65536"),
+    told("a high hard limit stays: 2", "ENV061",
+         changed(workstation(), limits__open_files=99, limits__open_files_hard=4096),
+         "* - nofile 65536"),
+    told("with active ports", "ENV061",
+         changed(h100(), **LOW), "64 KiB", "mlx5_0/1", "memlock unlimited",
+         severity=Severity.WARNING),
+    told("low on linux", "ENV061",
+         changed(workstation(), limits__processes=1024), "1024; 32 hardware threads",
+         "limits.d/processes.conf", severity=Severity.WARNING),
+    told("less than the gpu", "ENV064",
+         changed(workstation(), memory=memory(16)), "less than the GPU has",
+         "16 GiB; GPU memory 24 GiB", severity=Severity.WARNING),
+    told("less than eight gibibytes", "ENV064",
+         changed(cpu_server(), memory=memory(4)), "4.0 GiB", severity=Severity.WARNING),
+    told("a limit counts like memory", "ENV064",
+         changed(container(), memory__limit_bytes=8 * GIB), "limited to 8.0 GiB by the cgroup",
+         "docker run --memory=57g"),
+    told("less than all gpus together is a note", "ENV064",
+         changed(h100(), memory=memory(256)), "640 GiB in 8", severity=Severity.NOTE),
+    told("much left in swap is a note and can be brought back", "ENV064",
+         changed(workstation(), memory__swap_used_bytes=7 * GIB), "sudo swapoff -a",
+         severity=Severity.NOTE),
+    told("macos swaps by habit", "ENV064", changed(mac(), **FULL), severity=Severity.WARNING),
+    told("one finding for one file system", "ENV066",
+         changed(workstation(), disks__all__free_bytes=5 * GIB), "5.0 GiB",
+         "/home/user/job, /tmp, /home/user/.cache (ext4): 5.0 GiB free", "pip cache purge",
+         "TMPDIR", severity=Severity.WARNING),
+    told("almost nothing is an error", "ENV066",
+         changed(workstation(), disks__0__free_bytes=GIB // 2),
+         "du -xh --max-depth=1 /home/user/job", severity=Severity.ERROR, never=("pip cache",)),
+    told("a path with a space is quoted", "ENV066",
+         changed(workstation(), disks__0__free_bytes=1, disks__0__path="/mnt/my data"),
+         "'/mnt/my data'"),
+    told("a turning disk", "ENV066",
+         changed(workstation(), disks__0__rotational=True), "/home/user/job", "hard disk",
+         severity=Severity.WARNING),
+    told("a network file system is a note", "ENV066",
+         changed(workstation(), disks__0__network=True, disks__0__file_system="nfs4"), "nfs4",
+         severity=Severity.NOTE),
+    told("the shell ends in the copy", "ENV066",
+         changed(wsl(), disks__0__path="/mnt/c/my data/job", disks__0__file_system="9p"),
+         'cp -r \'/mnt/c/my data/job\' "$HOME/" && cd "$HOME"/job'),
+    told("too few for the gpus", "ENV063",
+         changed(a100(), cpu__affinity_cores=8), "affinity 8, machine 192 hardware threads",
+         "taskset -cp 0-191 $$", severity=Severity.WARNING),
+    told("a fair part is a note", "ENV063",
+         changed(workstation(), cpu__affinity_cores=8), severity=Severity.NOTE),
+    told("variables that pin are told and unset", "ENV063",
+         changed(workstation(), cpu__affinity_cores=1, environment={"OMP_PROC_BIND": "true"}),
+         "OMP_PROC_BIND=true", "unset OMP_PROC_BIND"),
+    told("two cards without nvlink", "ENV071",
+         changed(workstation(), **PAIR), "2 GPUs, pairs: 1 by hostbridge", "iommu=pt",
+         "sudo update-grub", severity=Severity.WARNING),
+    told("each distribution has its own commands", "ENV071",
+         changed(workstation(), **PAIR, system__distribution="fedora",
+         system__distribution_like=()), "grubby"),
+    told("each distribution has its own commands: 2", "ENV071",
+         changed(workstation(), **PAIR, system__distribution="sles",
+         system__distribution_like=("suse",)), "grub2-mkconfig"),
+    told("a slow one stands out", "ENV073",
+         changed(h100(), network_ports__7__rate_gbit_per_s=100.0),
+         "mlx5_7/1: active at 100 Gbit/s"),
+    told("a port beyond one for each gpu is a note", "ENV073",
+         broken_shared.node_with_spare_ports(), "InfiniBand mlx5_11/1 is down",
+         "9 of 10 ports active", "export NCCL_IB_HCA='=mlx5_0:1,", severity=Severity.NOTE),
+    told("title says slow and the count leaves it out", "ENV073",
+         changed(h100(), network_ports__7__rate_gbit_per_s=100.0), "InfiniBand mlx5_7/1 is slow",
+         "7 of 8 ports active at 400 Gbit/s"),
+    told("each system has its own commands", "ENV066",
+         changed(windows(), disks__all__free_bytes=5 * GIB), "Get-ChildItem"),
+    told("each system has its own commands: 2", "ENV066",
+         changed(mac(), disks__all__free_bytes=5 * GIB), "du -xh -d 1"),
+]  # fmt: skip
 
 
-def test_a_port_in_ethernet_mode_does_not() -> None:
-    facts = {"network_ports__7__rate_gbit_per_s": 25.0, "network_ports__7__link_layer": "ethernet"}
-    assert findings("ENV073", changed(h100(), **facts)) == ()
-
-
-def test_a_port_beyond_one_for_each_gpu_is_a_note() -> None:
-    finding = only("ENV073", broken_shared.node_with_spare_ports())
-    assert finding.severity is Severity.NOTE
-    assert "InfiniBand mlx5_11/1 is down" in finding.title
-    assert "9 of 10 ports active" in finding.evidence
-    assert "export NCCL_IB_HCA='=mlx5_0:1," in commands(finding)
-
-
-def test_title_says_slow_and_the_count_leaves_it_out() -> None:
-    finding = only("ENV073", changed(h100(), network_ports__7__rate_gbit_per_s=100.0))
-    assert finding.title == "InfiniBand mlx5_7/1 is slow"
-    assert "7 of 8 ports active at 400 Gbit/s" in finding.evidence
+@each_of(TOLD)
+def test_what_is_told(case: Told) -> None:
+    case.holds()
 
 
 SILENT: dict[str, list[Any]] = {
@@ -297,10 +188,19 @@ SILENT: dict[str, list[Any]] = {
         changed(workstation(), cpu__affinity_cores=16),
     ],
     "ENV064": [
+        # memory sold as eight gibibytes is enough
+        changed(cpu_server(), memory=memory(8), memory__total_bytes=int(7.6 * GIB)),
+        # macos swaps by habit
+        changed(mac(), memory__swap_used_bytes=7 * GIB),
+        # silent for little
+        changed(workstation(), memory__swap_used_bytes=GIB // 4, memory__available_bytes=GIB),
+        changed(workstation(), memory__swap_used_bytes=GIB),
         # shared memory is no gpu memory
         changed(mac(), memory__total_bytes=32 * GIB),
     ],
-    "ENV067": [
+    "ENV066": [
+        # silent for a small disk with space
+        changed(workstation(), disks__all__total_bytes=60 * GIB, disks__all__free_bytes=5 * GIB),
         # only the folder of the job counts
         changed(workstation(), disks__1__rotational=True),
     ],
@@ -311,6 +211,10 @@ SILENT: dict[str, list[Any]] = {
         changed(workstation(), **{**PAIR, "kernel__iommu": False}),
     ],
     "ENV073": [
+        # a port in ethernet mode does not
+        changed(
+            h100(), network_ports__7__rate_gbit_per_s=25.0, network_ports__7__link_layer="ethernet"
+        ),
         # silent where none is in use
         changed(h100(), network_ports__all__state="down"),
     ],

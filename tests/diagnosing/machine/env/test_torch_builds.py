@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnosing.machine.asking import commands, each, findings, only
+from diagnosing.machine.asking import Told, commands, each, each_of, findings, only, told
 from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.finding import Severity
 from flatout.nouns.interpreter import OtherPython, Package
@@ -25,47 +25,6 @@ from machines.healthy import (
 from machines.software import amd_desktop, with_torch
 
 
-def test_an_error_where_a_gpu_waits() -> None:
-    finding = only("ENV020", broken("torch-missing"))
-    assert finding.severity is Severity.ERROR
-    assert "RTX 4090" in finding.evidence
-    assert "pip install torch==" in commands(finding)
-
-
-def test_a_warning_without_gpu() -> None:
-    assert only("ENV020", broken("torch-missing-without-gpu")).severity is Severity.WARNING
-
-
-def test_a_mac_has_a_gpu_too() -> None:
-    assert only("ENV020", changed(mac(), interpreter=interpreter(None))).severity is Severity.ERROR
-
-
-def test_it_names_the_python_that_has_torch() -> None:
-    other = OtherPython("/opt/venv/bin/python", "3.12.3", "venv", "2.9.1+cu128")
-    finding = only("ENV020", broken("torch-missing", pythons=(other,)))
-    assert "/opt/venv/bin/python has torch 2.9.1+cu128" in finding.evidence
-
-
-def test_nothing_where_the_packages_are_not_known_or_list_torch() -> None:
-    assert not findings("ENV020", broken("torch-missing", interpreter__packages=None))
-    listed = changed(workstation(), interpreter__torch=None)
-    assert not findings("ENV020", listed)
-    conda = changed(cpu_server(), interpreter=interpreter(None, packages=(Package("pytorch"),)))
-    assert not findings("ENV020", conda)
-
-
-def test_the_build_to_install_instead_is_named() -> None:
-    finding = only("ENV021", broken("torch-cpu-only"))
-    assert finding.severity is Severity.ERROR
-    assert "the build that fits is" in finding.evidence
-    assert "+cu" in finding.evidence
-    assert "/whl/cu" in commands(finding)
-
-
-def test_rocm_gets_a_rocm_build() -> None:
-    assert "/whl/rocm" in commands(only("ENV021", broken("torch-cpu-only-on-rocm")))
-
-
 def test_a_build_without_name_that_says_itself_that_it_holds_no_kernels() -> None:
     conda = torch("2.9.1", "cpu", installer="conda")
     unnamed = changed(workstation(), interpreter__torch=changed(conda, build=None))
@@ -81,88 +40,6 @@ def test_nothing_without_a_gpu_or_with_an_integrated_one() -> None:
     assert not findings("ENV021", intel_only), "Iris Xe is not supported"
 
 
-def test_rocm_on_nvidia_gets_cuda() -> None:
-    finding = only("ENV021", broken("rocm-torch-on-nvidia"))
-    assert "built for GPUs of AMD" in finding.evidence
-    assert "/whl/cu" in commands(finding)
-
-
-def test_cuda_on_amd_gets_rocm() -> None:
-    finding = only("ENV021", broken("cuda-torch-on-amd"))
-    assert "built for GPUs of NVIDIA" in finding.evidence
-    assert "/whl/rocm" in commands(finding)
-
-
-def test_xpu_on_nvidia() -> None:
-    machine = with_torch(workstation(), "2.9.1", "xpu", xpu="20250201")
-    assert "built for GPUs of Intel" in only("ENV021", machine).evidence
-
-
-def test_both_vendors_and_integrated_gpus_are_no_matter() -> None:
-    both = changed(rocm(), gpus=(*rocm().gpus, gpu()))
-    assert not findings("ENV021", both)
-    integrated = amd_desktop("AMD Radeon 780M", "gfx1103", gpus__0__memory_bytes=2**29)
-    assert not findings("ENV021", changed(integrated, interpreter__torch=torch()))
-
-
-def test_an_arc_card_gets_xpu() -> None:
-    finding = only("ENV021", broken("arc-with-cpu-torch"))
-    assert finding.severity is Severity.WARNING
-    assert "+xpu" in finding.evidence
-    assert "/whl/xpu" in commands(finding)
-
-
-def test_a_cuda_build_is_as_wrong() -> None:
-    assert findings(
-        "ENV021", broken("arc-with-cpu-torch", interpreter__torch=torch(cuda_available=False))
-    )
-
-
-def test_an_integrated_arc_counts_by_its_name() -> None:
-    integrated = {"gpus__0__name": "Intel Arc Graphics 140V", "gpus__0__shared_memory": True}
-    assert findings("ENV021", broken("arc-with-cpu-torch", **integrated))
-
-
-def test_beside_a_gpu_of_nvidia_an_arc_is_not_the_one_for_training() -> None:
-    beside = broken("arc-with-cpu-torch", gpus=(*broken("arc-with-cpu-torch").gpus, gpu()))
-    finding = only("ENV021", beside)
-    assert finding.severity is Severity.ERROR
-    assert "+cu" in finding.evidence
-
-
-def test_nothing_once_it_is_there() -> None:
-    xpu = torch("2.9.1", "xpu", xpu="20250201", xpu_available=True)
-    assert not findings("ENV021", broken("arc-with-cpu-torch", interpreter__torch=xpu))
-
-
-def test_a_blackwell_with_kernels_up_to_hopper() -> None:
-    finding = only("ENV023", broken("rtx-5090-with-old-torch"))
-    assert "has no kernels for" in finding.title
-    assert "compute capability 12.0" in finding.evidence
-    assert "sm_90" in finding.evidence
-    assert "torch==" in commands(finding)
-
-
-def test_portable_code_is_translated_for_it() -> None:
-    archs = ("sm_80", "sm_90", "compute_90")
-    assert not findings(
-        "ENV023", broken("rtx-5090-with-old-torch", interpreter__torch__arch_list=archs)
-    )
-
-
-def test_where_torch_does_not_say_its_build_is_looked_up() -> None:
-    assert findings("ENV023", broken("rtx-5090-with-old-torch", interpreter__torch__arch_list=None))
-
-
-def test_nothing_of_unknown_builds_and_gpus() -> None:
-    unknown = broken(
-        "rtx-5090-with-old-torch",
-        interpreter__torch__arch_list=None,
-        interpreter__torch__build="cu999",
-    )
-    assert not findings("ENV023", unknown)
-
-
 @pytest.mark.parametrize("name", ["rtx-5090-with-old-torch", "gtx-1080-with-new-torch"])
 def test_a_gpu_that_is_hidden_or_unknown_does_not_matter(name: str) -> None:
     assert findings("ENV023", broken(name, environment={"CUDA_VISIBLE_DEVICES": "0"}))
@@ -170,46 +47,11 @@ def test_a_gpu_that_is_hidden_or_unknown_does_not_matter(name: str) -> None:
     assert not findings("ENV023", broken(name, gpus__0__compute_capability=None))
 
 
-def test_a_pascal_gets_a_build_that_still_knows_it() -> None:
-    finding = only("ENV023", broken("gtx-1080-with-new-torch"))
-    assert finding.severity is Severity.ERROR
-    assert "is too old for" in finding.title
-    assert "compute capability 6.1; the oldest in this torch is 7.0" in finding.evidence
-    assert "/whl/cu126" in commands(finding)
-
-
-def test_beside_a_newer_gpu_it_is_hidden_from_the_job() -> None:
-    finding = only("ENV023", broken("old-gpu-beside-new-one"))
-    assert finding.severity is Severity.WARNING
-    assert "CUDA_VISIBLE_DEVICES=0" in commands(finding)
-
-
-def test_the_cure_ends_the_finding() -> None:
-    cured = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}
-    assert not findings("ENV023", broken("old-gpu-beside-new-one", environment=cured))
-
-
-def test_after_a_suspend_the_module_is_loaded_again() -> None:
-    finding = only("ENV025", broken("laptop-after-suspend"))
-    assert "CUDA unknown error" in finding.evidence
-    assert "driver 580.95.05" in finding.evidence
-    assert finding.cure.commands == ("sudo modprobe -r nvidia_uvm", "sudo modprobe nvidia_uvm")
-
-
 def test_another_error_reloads_the_driver() -> None:
     other = broken(
         "laptop-after-suspend", interpreter__torch__cuda_error="No CUDA GPUs are available"
     )
     assert commands(only("ENV025", other))
-
-
-def test_inside_wsl_and_containers_other_things_help() -> None:
-    wsl = broken("laptop-after-suspend", container=Container(wsl=2, gpu_passed_through=True))
-    assert "wsl.exe --shutdown" in commands(only("ENV025", wsl))
-    docker = broken(
-        "laptop-after-suspend", container=Container(kind="docker", gpu_passed_through=True)
-    )
-    assert "restart the container" in commands(only("ENV025", docker))
 
 
 @pytest.mark.parametrize(
@@ -235,72 +77,111 @@ def test_what_another_check_tells_is_not_told_twice(cause: dict[str, object]) ->
     assert not findings("ENV025", changed(machine, **cause))
 
 
-def test_a_variable_that_names_the_gpu_is_no_cause() -> None:
-    assert findings(
-        "ENV025", broken("laptop-after-suspend", environment={"CUDA_VISIBLE_DEVICES": "0"})
-    )
-
-
-def test_a_relatives_kernels_can_be_run() -> None:
-    finding = only("ENV037", broken("radeon-without-kernels"))
-    assert "is gfx1031; this torch holds gfx1030" in finding.evidence
-    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in commands(finding)
-
-
-def test_without_a_relative_another_torch() -> None:
-    machine = broken("radeon-without-kernels", interpreter__torch__arch_list=("gfx942",))
-    assert "HSA_OVERRIDE" not in commands(only("ENV037", machine))
-
-
 def test_features_behind_the_name_and_families_count() -> None:
     features = broken("radeon-without-kernels", gpus__0__gfx="gfx90a:sramecc+:xnack-")
-    assert not findings("ENV037", holding(features, "gfx90a"))
-    assert not findings("ENV037", holding(broken("radeon-without-kernels"), "gfx10-3-generic"))
-    assert findings("ENV037", holding(broken("radeon-without-kernels"), "gfx11-generic"))
+    assert not findings("ENV023", holding(features, "gfx90a"))
+    assert not findings("ENV023", holding(broken("radeon-without-kernels"), "gfx10-3-generic"))
+    assert findings("ENV023", holding(broken("radeon-without-kernels"), "gfx11-generic"))
 
 
 def holding(machine: object, arch: str) -> object:
     return changed(machine, interpreter__torch__arch_list=(arch,))
 
 
-def test_an_arm64_python() -> None:
-    finding = only("ENV038", broken("mac-under-rosetta"))
-    assert "x86_64 under Rosetta" in finding.evidence
-    assert "macos-aarch64" in commands(finding)
+TOLD = [
+    told("an error where a gpu waits", "ENV020",
+         broken("torch-missing"), "RTX 4090", "pip install torch==", severity=Severity.ERROR),
+    told("a warning without gpu", "ENV020",
+         broken("torch-missing-without-gpu"), severity=Severity.WARNING),
+    told("a mac has a gpu too", "ENV020",
+         changed(mac(), interpreter=interpreter(None)), severity=Severity.ERROR),
+    told("it names the python that has torch", "ENV020",
+         broken("torch-missing",
+         pythons=(OtherPython("/opt/venv/bin/python", "3.12.3", "venv", "2.9.1+cu128"),)),
+         "/opt/venv/bin/python has torch 2.9.1+cu128"),
+    told("the build to install instead is named", "ENV021",
+         broken("torch-cpu-only"), "the build that fits is", "+cu", "/whl/cu",
+         severity=Severity.ERROR),
+    told("rocm gets a rocm build", "ENV021", broken("torch-cpu-only-on-rocm"), "/whl/rocm"),
+    told("rocm on nvidia gets cuda", "ENV021",
+         broken("rocm-torch-on-nvidia"), "built for GPUs of AMD", "/whl/cu"),
+    told("cuda on amd gets rocm", "ENV021",
+         broken("cuda-torch-on-amd"), "built for GPUs of NVIDIA", "/whl/rocm"),
+    told("xpu on nvidia", "ENV021",
+         with_torch(workstation(), "2.9.1", "xpu", xpu="20250201"), "built for GPUs of Intel"),
+    told("an arc card gets xpu", "ENV021",
+         broken("arc-with-cpu-torch"), "+xpu", "/whl/xpu", severity=Severity.WARNING),
+    told("beside a gpu of nvidia an arc is not the one for training", "ENV021",
+         broken("arc-with-cpu-torch", gpus=(*broken("arc-with-cpu-torch").gpus, gpu())), "+cu",
+         severity=Severity.ERROR),
+    told("a blackwell with kernels up to hopper", "ENV023",
+         broken("rtx-5090-with-old-torch"), "has no kernels for", "compute capability 12.0",
+         "sm_90", "torch=="),
+    told("a pascal gets a build that still knows it", "ENV023",
+         broken("gtx-1080-with-new-torch"), "is too old for",
+         "compute capability 6.1; the oldest in this torch is 7.0", "/whl/cu126",
+         severity=Severity.ERROR),
+    told("beside a newer gpu it is hidden from the job", "ENV023",
+         broken("old-gpu-beside-new-one"), "CUDA_VISIBLE_DEVICES=0", severity=Severity.WARNING),
+    told("after a suspend the module is loaded again", "ENV025",
+         broken("laptop-after-suspend"), "CUDA unknown error", "driver 580.95.05",
+         "sudo modprobe -r nvidia_uvm", "sudo modprobe nvidia_uvm"),
+    told("inside wsl and containers other things help", "ENV025",
+         broken("laptop-after-suspend", container=Container(wsl=2, gpu_passed_through=True)),
+         "wsl.exe --shutdown"),
+    told("inside wsl and containers other things help: 2", "ENV025",
+         broken("laptop-after-suspend",
+         container=Container(kind="docker", gpu_passed_through=True)), "restart the container"),
+    told("a relatives kernels can be run", "ENV023",
+         broken("radeon-without-kernels"), "is gfx1031; this torch holds gfx1030",
+         "HSA_OVERRIDE_GFX_VERSION=10.3.0"),
+    told("without a relative another torch", "ENV023",
+         broken("radeon-without-kernels", interpreter__torch__arch_list=("gfx942",)),
+         never=("HSA_OVERRIDE",)),
+    told("an arm64 python", "ENV038",
+         broken("mac-under-rosetta"), "x86_64 under Rosetta", "macos-aarch64"),
+    told("conda makes its own", "ENV038",
+         broken("mac-under-rosetta", interpreter__conda=True), "CONDA_SUBDIR=osx-arm64"),
+    told("an old macos", "ENV038",
+         broken("mac-with-old-macos"), "MPS is built in and not available; macOS 13.7.4",
+         "softwareupdate"),
+    told("a torch without mps is replaced", "ENV038",
+         broken("mac-with-old-macos", interpreter__torch__mps_built=False), "torch=="),
+    told("a cuda build is as wrong", "ENV021",
+         broken("arc-with-cpu-torch", interpreter__torch=torch(cuda_available=False))),
+    told("an integrated arc counts by its name", "ENV021",
+         broken("arc-with-cpu-torch", gpus__0__name="Intel Arc Graphics 140V",
+         gpus__0__shared_memory=True)),
+    told("where torch does not say its build is looked up", "ENV023",
+         broken("rtx-5090-with-old-torch", interpreter__torch__arch_list=None)),
+    told("a variable that names the gpu is no cause", "ENV025",
+         broken("laptop-after-suspend", environment={"CUDA_VISIBLE_DEVICES": "0"})),
+]  # fmt: skip
 
 
-def test_conda_makes_its_own() -> None:
-    assert "CONDA_SUBDIR=osx-arm64" in commands(
-        only("ENV038", broken("mac-under-rosetta", interpreter__conda=True))
-    )
-
-
-def test_an_old_macos() -> None:
-    finding = only("ENV039", broken("mac-with-old-macos"))
-    assert "MPS is built in and not available; macOS 13.7.4" in finding.evidence
-    assert "softwareupdate" in commands(finding)
-
-
-def test_a_torch_without_mps_is_replaced() -> None:
-    finding = only("ENV039", broken("mac-with-old-macos", interpreter__torch__mps_built=False))
-    assert "torch==" in commands(finding)
-
-
-def test_before_2_0() -> None:
-    finding = only("ENV050", broken("torch-before-compile"))
-    assert "installed: 1.13.1; newest: 2." in finding.evidence
-    assert "torch==2." in commands(finding)
-
-
-def test_from_2_0_on_or_unknown() -> None:
-    for version in ("2.0.0", "2.9.1", None, "unknown"):
-        assert not findings(
-            "ENV050", broken("torch-before-compile", interpreter__torch__version=version)
-        )
+@each_of(TOLD)
+def test_what_is_told(case: Told) -> None:
+    case.holds()
 
 
 SILENT: dict[str, list[Any]] = {
-    "ENV037": [
+    "ENV023": [
+        # portable code is translated for it
+        broken(
+            "rtx-5090-with-old-torch",
+            interpreter__torch__arch_list=("sm_80", "sm_90", "compute_90"),
+        ),
+        # nothing of unknown builds and gpus
+        broken(
+            "rtx-5090-with-old-torch",
+            interpreter__torch__arch_list=None,
+            interpreter__torch__build="cu999",
+        ),
+        # the cure ends the finding
+        broken(
+            "old-gpu-beside-new-one",
+            environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"},
+        ),
         # nothing once overridden or unknown
         broken("radeon-without-kernels", environment={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}),
         broken("radeon-without-kernels", gpus__0__gfx=None),
@@ -308,11 +189,28 @@ SILENT: dict[str, list[Any]] = {
     "ENV038": [
         # nothing elsewhere
         broken("mac-under-rosetta", system__rosetta=None),
-    ],
-    "ENV039": [
         # nothing without an apple gpu or an answer
         broken("mac-with-old-macos", interpreter__torch__mps_available=None),
         broken("mac-with-old-macos", interpreter__torch__imported=None),
+    ],
+    "ENV020": [
+        # nothing where the packages are not known or list torch
+        broken("torch-missing", interpreter__packages=None),
+        changed(workstation(), interpreter__torch=None),
+        changed(cpu_server(), interpreter=interpreter(None, packages=(Package("pytorch"),))),
+    ],
+    "ENV021": [
+        # both vendors and integrated gpus are no matter
+        changed(rocm(), gpus=(*rocm().gpus, gpu())),
+        changed(
+            amd_desktop("AMD Radeon 780M", "gfx1103", gpus__0__memory_bytes=2**29),
+            interpreter__torch=torch(),
+        ),
+        # nothing once it is there
+        broken(
+            "arc-with-cpu-torch",
+            interpreter__torch=torch("2.9.1", "xpu", xpu="20250201", xpu_available=True),
+        ),
     ],
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnosing.machine.asking import commands, each, findings, only
+from diagnosing.machine.asking import Told, commands, each, each_of, findings, only, told
 from flatout.nouns.finding import Severity
 from flatout.nouns.gpu import GpuProcess
 from machines import broken_shared
@@ -26,38 +26,11 @@ from machines.healthy import (
 
 OFF = {"gpus__all__persistence_mode": False}
 RUN = GpuProcess(4711, "/home/user/venv/bin/python", 30 * GIB)
-CARD = {"gpus__0__name": "NVIDIA RTX A6000", "gpus__0__display": False}
-
-
-def test_slices_are_a_note() -> None:
-    facts = {"gpus__0__mig": True, "gpus__0__mig_slices": ("1g.10gb", "2g.20gb")}
-    finding = only("HW009", changed(h100(), **facts))
-    assert finding.severity is Severity.NOTE
-    assert "instances 1g.10gb, 2g.20gb of 80 GiB" in finding.evidence
-    assert "sudo nvidia-smi -i 0 -mig 0" in commands(finding)
-
-
-def test_without_slices_nothing_works() -> None:
-    finding = only("HW009", changed(h100(), gpus__0__mig=True, gpus__3__mig=True))
-    assert finding.severity is Severity.ERROR
-    assert "0 instances" in finding.evidence
-    assert "sudo nvidia-smi -i 0,3 -mig 0" in commands(finding)
 
 
 def test_both_are_two_findings() -> None:
     facts = {"gpus__all__mig": True, "gpus__0__mig_slices": ("7g.80gb",)}
     assert len(findings("HW009", changed(h100(), **facts))) == 2
-
-
-def test_on_a_server_it_is_a_warning() -> None:
-    finding = only("HW010", changed(a100(), **OFF))
-    assert finding.severity is Severity.WARNING
-    assert "8 GPUs (0-7)" in finding.title
-    assert "sudo systemctl enable --now nvidia-persistenced" in commands(finding)
-
-
-def test_on_a_workstation_without_screen_it_is_a_note() -> None:
-    assert only("HW010", changed(workstation(), **OFF)).severity is Severity.NOTE
 
 
 def test_the_service_of_ubuntu_is_completed() -> None:
@@ -77,89 +50,10 @@ def test_a_forgotten_run() -> None:
     assert "\nkill" not in commands(finding), "it may be somebody else's"
 
 
-def test_the_desktop_is_left_out() -> None:
-    desktop = (
-        GpuProcess(1, "/usr/lib/xorg/Xorg", 2 * GIB),
-        GpuProcess(2, "/usr/bin/gnome-shell", GIB),
-        GpuProcess(3, "C:\\Windows\\System32\\dwm.exe", GIB),
-    )
-    assert findings("HW011", changed(workstation(), gpus__0__processes=desktop)) == ()
-
-
-def test_small_amounts_are_left_out() -> None:
-    small = (GpuProcess(7, "python", 400 * 2**20),)
-    assert findings("HW011", changed(workstation(), gpus__0__processes=small)) == ()
-    two_percent = (GpuProcess(7, "python", 2 * GIB),)
-    assert findings("HW011", changed(a100(), gpus__0__processes=two_percent)) == ()
-
-
-def test_unknown_sizes_claim_nothing() -> None:
-    unknown = (GpuProcess(7, "python"), GpuProcess(8))
-    assert findings("HW011", changed(windows(), gpus__0__processes=unknown)) == ()
-
-
-def test_powersave_taken_literally() -> None:
-    finding = only("HW014", changed(workstation(), cpu__governor="powersave"))
-    assert finding.severity is Severity.WARNING
-    assert "governor powersave under acpi-cpufreq" in finding.evidence
-    assert commands(finding).startswith("echo performance | sudo tee /sys/devices/system/cpu/")
-
-
 @pytest.mark.parametrize("driver", ["intel_pstate", "amd-pstate-epp", None])
 def test_drivers_with_a_mind_of_their_own(driver: str | None) -> None:
     facts = {"cpu__governor": "powersave", "cpu__scaling_driver": driver}
     assert findings("HW014", changed(workstation(), **facts)) == ()
-
-
-def test_two_models() -> None:
-    older = gpu(2, name="NVIDIA GeForce RTX 3060", memory_bytes=12 * GIB)
-    finding = only("HW018", changed(workstation(), gpus=(gpu(0), gpu(1), older)))
-    assert finding.severity is Severity.NOTE
-    assert "2 x NVIDIA GeForce RTX 4090 with 24 GiB" in finding.evidence
-    assert "1 x NVIDIA GeForce RTX 3060 with 12 GiB" in finding.evidence
-    assert "export CUDA_VISIBLE_DEVICES=0,1" in finding.cure.commands
-    assert "export CUDA_DEVICE_ORDER=PCI_BUS_ID" in finding.cure.commands
-
-
-def test_silent_for_the_graphics_of_the_processor() -> None:
-    inside = gpu(1, name="NVIDIA Tegra", shared_memory=True)
-    assert findings("HW018", changed(workstation(), gpus=(gpu(0), inside))) == ()
-
-
-def test_a_desktop_that_takes_much() -> None:
-    finding = only("HW011", changed(windows(), gpus__0__memory_used_bytes=6 * GIB))
-    assert finding.severity is Severity.NOTE
-    assert "the screen takes 6.0 GiB" in finding.title
-    assert "6.0 GiB of 24 GiB in use" in finding.evidence
-
-
-def test_without_desktop_on_linux() -> None:
-    facts = {"gpus__0__display": True, "gpus__0__memory_used_bytes": 6 * GIB}
-    finding = only("HW011", changed(workstation(), **facts))
-    assert "systemctl isolate multi-user.target" in commands(finding)
-
-
-def test_programs_that_compute_do_not_count() -> None:
-    run = (GpuProcess(7, "/usr/bin/python3", 5 * GIB),)
-    facts = {"gpus__0__memory_used_bytes": 6 * GIB, "gpus__0__processes": run}
-    assert "held by other programs" in only("HW011", changed(windows(), **facts)).title
-
-
-def test_silent_without_screen_or_where_programs_are_not_known() -> None:
-    assert findings("HW011", changed(workstation(), gpus__0__memory_used_bytes=6 * GIB)) == ()
-    facts = {"gpus__0__memory_used_bytes": 6 * GIB, "gpus__0__processes": None}
-    assert findings("HW011", changed(windows(), **facts)) == ()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["NVIDIA RTX A6000", "NVIDIA L40S", "Quadro RTX 8000", "NVIDIA RTX 6000 Ada Generation"],
-)
-def test_a_professional_card_without_screen(name: str) -> None:
-    finding = only("HW021", changed(windows(), **{**CARD, "gpus__0__name": name}))
-    assert finding.severity is Severity.NOTE
-    assert "WDDM" in finding.evidence
-    assert finding.cure.commands[0] == "nvidia-smi -i 0 -dm 1"
 
 
 def test_a_busy_gpu_and_idle_ones() -> None:
@@ -171,22 +65,50 @@ def test_a_busy_gpu_and_idle_ones() -> None:
     assert "export CUDA_VISIBLE_DEVICES=0,1,3,4,5,6,7" in finding.cure.commands
 
 
-def test_from_a_container_programs_are_not_seen() -> None:
-    finding = only("HW011", changed(container(), gpus__0__utilization=0.9))
-    assert "cannot be seen from here" in finding.evidence
-    assert finding.cure.commands == ("nvidia-smi",)
+TOLD = [
+    told("slices are a note", "HW009",
+         changed(h100(), gpus__0__mig=True, gpus__0__mig_slices=("1g.10gb", "2g.20gb")),
+         "instances 1g.10gb, 2g.20gb of 80 GiB", "sudo nvidia-smi -i 0 -mig 0",
+         severity=Severity.NOTE),
+    told("without slices nothing works", "HW009",
+         changed(h100(), gpus__0__mig=True, gpus__3__mig=True), "0 instances",
+         "sudo nvidia-smi -i 0,3 -mig 0", severity=Severity.ERROR),
+    told("on a server it is a warning", "HW010",
+         changed(a100(), **OFF), "8 GPUs (0-7)", "sudo systemctl enable --now nvidia-persistenced",
+         severity=Severity.WARNING),
+    told("on a workstation without screen it is a note", "HW010",
+         changed(workstation(), **OFF), severity=Severity.NOTE),
+    told("powersave taken literally", "HW014",
+         changed(workstation(), cpu__governor="powersave"), "governor powersave under acpi-cpufreq",
+         "echo performance | sudo tee /sys/devices/system/cpu/", severity=Severity.WARNING),
+    told("two models", "HW018",
+         changed(workstation(),
+         gpus=(gpu(0), gpu(1), gpu(2, name="NVIDIA GeForce RTX 3060", memory_bytes=12 * GIB))),
+         "2 x NVIDIA GeForce RTX 4090 with 24 GiB", "1 x NVIDIA GeForce RTX 3060 with 12 GiB",
+         "export CUDA_VISIBLE_DEVICES=0,1", "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+         severity=Severity.NOTE),
+    told("a desktop that takes much", "HW011",
+         changed(windows(), gpus__0__memory_used_bytes=6 * GIB), "the screen takes 6.0 GiB",
+         "6.0 GiB of 24 GiB in use", severity=Severity.NOTE),
+    told("without desktop on linux", "HW011",
+         changed(workstation(), gpus__0__display=True, gpus__0__memory_used_bytes=6 * GIB),
+         "systemctl isolate multi-user.target"),
+    told("programs that compute do not count", "HW011",
+         changed(windows(), gpus__0__memory_used_bytes=6 * GIB,
+         gpus__0__processes=(GpuProcess(7, "/usr/bin/python3", 5 * GIB),)),
+         "held by other programs"),
+    told("from a container programs are not seen", "HW011",
+         changed(container(), gpus__0__utilization=0.9), "cannot be seen from here", "nvidia-smi"),
+    told("amd", "HW011",
+         changed(rocm(), gpus__0__utilization=0.9), "export HIP_VISIBLE_DEVICES=1,2,3,4,5,6,7"),
+    told("an idle card with a screen looks busy", "HW011",
+         changed(workstation(), gpus__0__display=True, gpus__0__utilization=0.95)),
+]  # fmt: skip
 
 
-def test_amd() -> None:
-    finding = only("HW011", changed(rocm(), gpus__0__utilization=0.9))
-    assert finding.cure.commands[-1] == "export HIP_VISIBLE_DEVICES=1,2,3,4,5,6,7"
-
-
-def test_an_idle_card_with_a_screen_looks_busy() -> None:
-    desktop = {"gpus__0__display": True, "gpus__0__utilization": 0.45}
-    assert findings("HW011", changed(workstation(), **desktop)) == ()
-    game = {"gpus__0__display": True, "gpus__0__utilization": 0.95}
-    assert only("HW011", changed(workstation(), **game))
+@each_of(TOLD)
+def test_what_is_told(case: Told) -> None:
+    case.holds()
 
 
 SILENT: dict[str, list[Any]] = {
@@ -202,6 +124,25 @@ SILENT: dict[str, list[Any]] = {
         changed(windows(), gpus__0__display=False, **OFF),
     ],
     "HW011": [
+        # the desktop is left out
+        changed(
+            workstation(),
+            gpus__0__processes=(
+                GpuProcess(1, "/usr/lib/xorg/Xorg", 2 * GIB),
+                GpuProcess(2, "/usr/bin/gnome-shell", GIB),
+                GpuProcess(3, "C:\\Windows\\System32\\dwm.exe", GIB),
+            ),
+        ),
+        # small amounts are left out
+        changed(workstation(), gpus__0__processes=(GpuProcess(7, "python", 400 * 2**20),)),
+        changed(a100(), gpus__0__processes=(GpuProcess(7, "python", 2 * GIB),)),
+        # unknown sizes claim nothing
+        changed(windows(), gpus__0__processes=(GpuProcess(7, "python"), GpuProcess(8))),
+        # silent without screen or where programs are not known
+        changed(workstation(), gpus__0__memory_used_bytes=6 * GIB),
+        changed(windows(), gpus__0__memory_used_bytes=6 * GIB, gpus__0__processes=None),
+        # an idle card with a screen looks busy
+        changed(workstation(), gpus__0__display=True, gpus__0__utilization=0.45),
         # a little load is the desktop
         changed(workstation(), gpus__0__utilization=0.12),
     ],
@@ -209,11 +150,9 @@ SILENT: dict[str, list[Any]] = {
         # schedutil is fine
         changed(workstation(), cpu__governor="schedutil"),
     ],
-    "HW021": [
-        # silent for geforce a screen or another model
-        changed(windows(), gpus__0__display=False),
-        changed(windows(), **{**CARD, "gpus__0__display": True}),
-        changed(windows(), **CARD, gpus__0__driver_model="TCC"),
+    "HW018": [
+        # silent for the graphics of the processor
+        changed(workstation(), gpus=(gpu(0), gpu(1, name="NVIDIA Tegra", shared_memory=True))),
     ],
 }
 

@@ -34,7 +34,7 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="COMM002", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+CHECK = Check(code="COMM002", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.05
 
 

@@ -33,7 +33,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Collective, Profile
 
-CHECK = Check(code="COMM005", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+CHECK = Check(code="COMM005", severity=Severity.WARNING, since="0.2.0")
 SMALL = 2**20
 SHORT_MS = 0.1
 """Mean length below which a message of unknown bytes must be small."""

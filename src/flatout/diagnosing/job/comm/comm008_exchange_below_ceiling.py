@@ -37,7 +37,7 @@ from flatout.nouns import bus, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Collective, Profile
 
-CHECK = Check(code="COMM008", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+CHECK = Check(code="COMM008", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.03
 REACHED = 0.5
 

@@ -43,7 +43,7 @@ CHECK = Check(code="HOST017", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.10
 """Share of the step."""
 ELSEWHERE = 0.5
-"""Share of the work's time in calls that LOOP008 and LOOP009 report by name."""
+"""Share of the work's time in calls that LOOP008 reports by name."""
 MODULE = "<module>"
 NAMED_CALLS = ("torch.save", "print", "logging", "SummaryWriter.add_scalar", "wandb.log")
 

@@ -64,12 +64,6 @@ SYMBOLS = PackageUse(
     "whole tensors.",
     ("f = sympy.lambdify(x, expression, torch)  # before the loop; then f(tensor)",),
 )
-DATES = PackageUse(
-    "parsing or computing dates",
-    "Parse dates once, before training, whole columns at once (pandas.to_datetime, "
-    "numpy.datetime64), and keep what is computed from them as a tensor.",
-    ("days = torch.tensor(pandas.to_datetime(texts).dayofyear)  # once, before the loop",),
-)
 REPORTING = PackageUse(
     "logging",
     "Log less often, every 50 steps; collect values as tensors meanwhile.",
@@ -81,16 +75,11 @@ LOOP_REPORTS = PackageUse(
     "(torch._foreach_norm) instead of one for each; several values in one call (log_dict).",
     (EVERY_50, "    self.log_dict(values)  # with torch.stack(torch._foreach_norm(grads)).norm()"),
 )
-HISTOGRAMS = PackageUse(
-    "writing histograms",
-    "Write them less often: every 100 steps or once an epoch, of a few tensors. Each call copies "
-    "the tensor, counts its values and hands them to the writer's own thread.",
-    ("if step % 100 == 0:", "    writer.add_histogram(...)"),
-)
 REPORTED_TENSORS = PackageUse(
     "reporting whole tensors",
-    "Report them less often: every 100 steps or once an epoch, of a few samples.",
-    ("if step % 100 == 0:", "    # the picture, figure or table"),
+    "Report them less often: every 100 steps or once an epoch, of a few tensors or samples. Each "
+    "call copies the tensor, looks at its values and hands them to the writer's own thread.",
+    ("if step % 100 == 0:", "    writer.add_histogram(...)  # or the picture, figure, table"),
 )
 TERMINAL = PackageUse(
     "drawing on the terminal",
@@ -99,22 +88,10 @@ TERMINAL = PackageUse(
     (EVERY_50, "    # the table, or the progress"),
 )
 DRAWING = PackageUse(
-    "drawing figures",
-    "Draw less often: every few hundred steps or once an epoch, or in a process of its own from "
-    "values that were saved.",
+    "drawing or writing pictures",
+    "Draw less often: every few hundred steps or once an epoch, of a few samples, or in a process "
+    "of its own from values that were saved.",
     ("if step % 500 == 0:", "    # draw, and close the figure"),
-)
-SETTINGS = PackageUse(
-    "reading or writing YAML or settings",
-    "Do it once before training; what only reports, less often (every 50 steps), and only what is "
-    "new. json is many times faster than yaml, and yaml.CSafeDumper than yaml's own Python.",
-    (EVERY_50, "    # json.dumps(...), or yaml.dump(..., Dumper=yaml.CSafeDumper)"),
-)
-RECORDS = PackageUse(
-    "reading or writing records",
-    "Read once, before training; write less often (every 50 steps), only what is new, and several "
-    "records at once.",
-    (EVERY_50, "    # write what was collected"),
 )
 TABLES = PackageUse(
     "working on tables",
@@ -123,26 +100,17 @@ TABLES = PackageUse(
     ("values = torch.from_numpy(frame[columns].to_numpy())  # once, before the loop",),
 )
 TEXT = PackageUse(
-    "handling text",
-    "Do it once before training and keep the result, or in the loader's workers; where it only "
-    "reports, less often (every 50 steps).",
+    "handling text or dates",
+    "Do it once before training and keep the result (tokens; dates of whole columns at once: "
+    "pandas.to_datetime), or in the loader's workers (collate_fn); where it only reports, less "
+    "often (every 50 steps).",
     ("# before the loop: rows = [prepare(text) for text in texts]",),
 )
-TOKENS = PackageUse(
-    "tokenising",
-    "Do it once before training and keep the result, or in the loader's workers (collate_fn).",
-    ("# before the loop: ids = [tokenise(text) for text in texts]",),
-)
-HASHES = PackageUse(
-    "hashing",
-    "Do it less often: with each checkpoint, every few hundred steps, or once before training; a "
-    "sum computed by torch tells most changes, too.",
-    ("if step % 500 == 0:", "    # the hash"),
-)
 COMPRESSING = PackageUse(
-    "compressing",
-    "Do it less often (every 50 steps) or on a part of the data, at a lower level (1) or with a "
-    "faster codec (lz4, zstd); or in a thread of its own, in the background.",
+    "compressing, encoding or hashing",
+    "Do it less often (every 50 steps, or with each checkpoint), once before training, or on a "
+    "part of the data; compress at a lower level (1) or with a faster codec (lz4, zstd); or do it "
+    "in a thread of its own, in the background.",
     (EVERY_50, "    zlib.compress(data, 1)", ASIDE),
 )
 UNPACKING = PackageUse(
@@ -151,35 +119,18 @@ UNPACKING = PackageUse(
     "(numpy.memmap); or in the loader's workers.",
     ("# before the loop: data = decompress(...)",),
 )
-ENCODING = PackageUse(
-    "encoding bytes",
-    "Do it once before training, or less often (every 50 steps) where it only reports; whole "
-    "arrays at once: numpy.frombuffer, torch.frombuffer.",
-    (EVERY_50,),
-)
-ENCRYPTING = PackageUse(
-    "encrypting",
-    "Do it less often: once for a complete file, every few hundred steps, or in a thread of its "
-    "own, in the background.",
-    ("if step % 500 == 0:", ASIDE),
-)
 ARRAYS = PackageUse(
     "computing arrays",
     "Do it once before the loop if it gives the same each time; else with torch's operators on the "
     "tensors themselves, without the way over the host.",
     ("# np.f(tensor.numpy()) -> torch.f(tensor)",),
 )
-NUMBERS = PackageUse(
-    "computing number by number",
-    "Write it as operators on whole tensors (torch.sin instead of math.sin), all elements at once; "
-    "or once before the loop if it gives the same each time.",
-    ("# math.f(x) for each x -> torch.f(tensor)",),
-)
 COUNTING = PackageUse(
-    "counting and sorting in Python",
-    "Do it on tensors: torch.bincount, unique, sort; once before the loop if it gives the same "
-    "each time; less often (every 50 steps) where it only reports.",
-    ("# on tensors: counts = torch.bincount(ids); values = torch.unique(ids)",),
+    "computing in Python, item by item",
+    "Do it on whole tensors, all elements at once: torch.sin instead of math.sin, torch.bincount, "
+    "unique, sort; once before the loop if it gives the same each time; less often (every 50 "
+    "steps) where it only reports.",
+    ("# math.f(x) for each x -> torch.f(tensor); counts = torch.bincount(ids)",),
 )
 RANDOM = PackageUse(
     "drawing random values",
@@ -196,26 +147,10 @@ COPYING = PackageUse(
         "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))",
     ),
 )
-SERIALISING = PackageUse(
-    "serialising objects",
-    "Do it less often: every few hundred steps or once an epoch; append what is new instead of "
-    "writing all of it again; or in a thread of its own, in the background.",
-    ("if step % 500 == 0:", "    # write what is new", ASIDE),
-)
-PICTURES = PackageUse(
-    "decoding or transforming pictures",
-    "Do it in the loader's workers, once before training, or on whole batches of tensors; where it "
-    "is a preview, every few hundred steps.",
-    ("DataLoader(..., num_workers=2, persistent_workers=True)",),
-)
-WRITTEN_PICTURES = PackageUse(
-    "writing pictures",
-    "Write them less often: every few hundred steps or once an epoch, of a few samples.",
-    ("if step % 500 == 0:", "    # the preview"),
-)
-SOUND = PackageUse(
-    "decoding or transforming sound",
-    "Do it in the loader's workers, once before training, or on whole batches of tensors.",
+SAMPLES = PackageUse(
+    "preparing samples",
+    "Do it in the loader's workers, several samples at once, once before training into tensors, or "
+    "on whole batches of tensors; where it is a preview, every few hundred steps.",
     ("DataLoader(..., num_workers=2, persistent_workers=True)",),
 )
 GEOMETRY = PackageUse(
@@ -224,11 +159,18 @@ GEOMETRY = PackageUse(
     "points at once (torch.cdist).",
     ("# before the loop: shapes = [prepare(item) for item in items]",),
 )
+SETTINGS = PackageUse(
+    "reading or writing YAML or settings",
+    "Do it once before training; what only reports, less often (every 50 steps), and only what is "
+    "new. json is many times faster than yaml, and yaml.CSafeDumper than yaml's own Python.",
+    (EVERY_50, "    # json.dumps(...), or yaml.dump(..., Dumper=yaml.CSafeDumper)"),
+)
 FILES = PackageUse(
-    "writing or reading files",
-    "Do it less often (every 50 steps), without flush and fsync, or in a thread of its own; read "
-    "once, before training.",
-    (EVERY_50, "    # write what was collected"),
+    "reading, writing or serialising",
+    "Read once, before training; write less often (every 50 steps, a whole state every few "
+    "hundred), only what is new, several records at once, without flush and fsync; or in a thread "
+    "of its own, in the background.",
+    (EVERY_50, "    # write what was collected", ASIDE),
 )
 DATABASE = PackageUse(
     "using a database",
@@ -249,16 +191,11 @@ SYSTEM = PackageUse(
     (EVERY_50, "    # memory, processes, temperatures", ASIDE),
 )
 INSPECTING = PackageUse(
-    "inspecting code or the call stack",
-    "Leave it out, or do it once: it tells the same in each step. sys._getframe(1) costs far less "
-    "than inspect.stack(), which reads source files.",
+    "inspecting or tracing Python",
+    "Leave it out (tracemalloc.stop()), do it once, as it tells the same in each step, or every "
+    "few hundred steps. sys._getframe(1) costs far less than inspect.stack(), which reads source "
+    "files.",
     ("frame = sys._getframe(1)  # or pass the name",),
-)
-TRACING = PackageUse(
-    "tracing memory or calls",
-    "Switch it off in training (tracemalloc.stop()); or take a snapshot every few hundred steps, "
-    "with fewer frames.",
-    ("if step % 500 == 0:", "    # the snapshot"),
 )
 VALIDATING = PackageUse(
     "validating",
@@ -277,12 +214,6 @@ PROCESSES = PackageUse(
     "Start them once, before the loop, and hand over larger pieces.",
     ("pool = ProcessPoolExecutor()  # once, before the loop",),
 )
-DATA = PackageUse(
-    "reading a data set",
-    "Read it in the loader's workers, several samples at once, or once before training into "
-    "tensors.",
-    ("DataLoader(..., num_workers=2, persistent_workers=True)",),
-)
 OTHER = PackageUse(
     "",
     "Do it less often (every 50 steps), once before the loop, or in a thread of its own.",
@@ -296,55 +227,49 @@ USES = {
     SOLVING: "cvxpy cvxopt ortools pulp pyomo highspy gurobipy casadi ecos osqp scs qpsolvers ot",
     GRAPHS: "networkx igraph graph_tool rustworkx community leidenalg",
     SYMBOLS: "sympy mpmath symengine",
-    DATES: "datetime strptime dateutil calendar zoneinfo pytz arrow pendulum",
     REPORTING: "logging tensorboard tensorboardX wandb mlflow neptune comet_ml clearml aim loguru "
     "structlog swanlab warnings",
     TERMINAL: "tqdm rich click colorama progressbar alive_progress blessed curses textual IPython "
     "tabulate prettytable termcolor",
     DRAWING: "matplotlib seaborn plotly bokeh imageio contourpy altair mplfinance graphviz "
     "wordcloud kaleido",
-    SETTINGS: "yaml ruamel toml tomllib tomli tomlkit configparser omegaconf hydra",
-    RECORDS: "json csv xml html orjson ujson simplejson msgpack lxml bs4 openpyxl",
     TABLES: "pandas polars pyarrow dask modin fireducks",
     TEXT: "re regex string pprint textwrap difflib decimal fractions ast unicodedata spacy jieba "
-    "rapidfuzz Levenshtein jellyfish gensim",
-    TOKENS: "tokenizers sentencepiece tiktoken",
-    HASHES: "hashlib hmac xxhash blake3 mmh3",
+    "rapidfuzz Levenshtein jellyfish gensim datetime strptime dateutil calendar zoneinfo pytz "
+    "arrow pendulum tokenizers sentencepiece tiktoken",
     COMPRESSING: "zlib gzip bz2 lzma lz4 zstandard zstd snappy brotli blosc blosc2 zipfile tarfile "
-    "compression",
-    ENCODING: "base64 binascii struct codecs encodings uuid secrets array",
-    ENCRYPTING: "cryptography Crypto Cryptodome nacl jwt OpenSSL tenseal",
+    "compression hashlib hmac xxhash blake3 mmh3 base64 binascii struct codecs encodings uuid "
+    "secrets array cryptography Crypto Cryptodome nacl jwt OpenSSL tenseal",
     ARRAYS: "numpy numba cupy jax",
-    NUMBERS: "math cmath",
-    COUNTING: "collections itertools heapq bisect functools operator sortedcontainers",
+    COUNTING: "collections itertools heapq bisect functools operator sortedcontainers math cmath",
     RANDOM: "random",
     COPYING: "copy copyreg dataclasses",
-    SERIALISING: "pickle dill cloudpickle joblib marshal shelve safetensors",
-    FILES: "os io shutil pathlib tempfile glob h5py zarr netCDF4 tables",
+    SETTINGS: "yaml ruamel toml tomllib tomli tomlkit configparser omegaconf hydra",
+    FILES: "os io shutil pathlib tempfile glob h5py zarr netCDF4 tables json csv xml html "
+    "orjson ujson simplejson msgpack lxml bs4 openpyxl pickle dill cloudpickle joblib marshal "
+    "shelve safetensors",
     DATABASE: "sqlite3 lmdb duckdb psycopg psycopg2 pymysql MySQLdb mysql sqlalchemy peewee "
     "pymongo redis asyncpg aiosqlite cassandra elasticsearch influxdb_client tinydb",
     NETWORK: "urllib http socket ssl requests urllib3 httpx httpcore aiohttp websocket websockets "
     "boto3 botocore s3fs gcsfs google grpc paramiko zmq pika kafka smtplib ftplib xmlrpc tornado",
-    PICTURES: "PIL cv2 skimage torchvision albumentations imgaug mahotas",
-    SOUND: "torchaudio librosa soundfile audioread pydub wave resampy soxr",
+    SAMPLES: "PIL cv2 skimage torchvision albumentations imgaug mahotas torchaudio librosa "
+    "soundfile audioread pydub wave resampy soxr datasets webdataset tensorflow_datasets tfrecord "
+    "litdata streaming",
     GEOMETRY: "shapely trimesh open3d pyvista vtk rtree geopandas pyproj meshio",
     SYSTEM: "psutil resource pynvml py3nvml GPUtil platform cpuinfo gpustat",
-    INSPECTING: "inspect traceback linecache dis tokenize",
-    TRACING: "tracemalloc cProfile pstats profile pyinstrument memory_profiler objgraph pympler "
-    "guppy line_profiler coverage trace bdb gc",
+    INSPECTING: "inspect traceback linecache dis tokenize tracemalloc cProfile pstats profile "
+    "pyinstrument memory_profiler objgraph pympler guppy line_profiler coverage trace bdb gc",
     VALIDATING: "pydantic pydantic_core jsonschema marshmallow cerberus voluptuous cattrs attr "
     "typeguard beartype jaxtyping pandera schema",
     SIMULATING: "gym gymnasium pettingzoo mujoco pybullet dm_control ale_py procgen stable_retro",
     PROCESSES: "multiprocessing concurrent queue subprocess ray asyncio",
-    DATA: "datasets webdataset tensorflow_datasets tfrecord litdata streaming",
 }
-WRITES_HISTOGRAMS = re.compile(r"\b(add_histogram|log_histogram|Histogram|watch)")
 WRITES_TENSORS = re.compile(
-    r"\b(add_(image|figure|embedding|mesh|video|audio|pr_curve|graph)|log_(image|figure))"
+    r"\b(Histogram|watch|log_(histogram|image|figure)"
+    r"|add_(histogram|image|figure|embedding|mesh|video|audio|pr_curve|graph))"
 )
 """Calls of reporters that look at each value of a tensor."""
 BY_CALL = (
-    (REPORTING, WRITES_HISTOGRAMS, HISTOGRAMS),
     (REPORTING, WRITES_TENSORS, REPORTED_TENSORS),
     (METRICS, re.compile(r"\b(partial_)?fit(_predict|_transform)?\("), FITTING),
     (
@@ -356,10 +281,9 @@ BY_CALL = (
         SOLVING,
     ),
     (STATISTICS, re.compile(r"\b(KDTree|cKDTree|Delaunay|ConvexHull|Voronoi|cdist)\b"), GEOMETRY),
-    (TABLES, re.compile(r"\b(to_datetime|Timestamp|date_range)\b"), DATES),
-    (COMPRESSING, re.compile(r"\b(crc32|adler32)\("), HASHES),
+    (TABLES, re.compile(r"\b(to_datetime|Timestamp|date_range)\b"), TEXT),
     (COMPRESSING, re.compile(r"\b(decompress\w*|extract\w*|read\w*)\("), UNPACKING),
-    (PICTURES, re.compile(r"\b(save\w*|imwrite|imsave|imencode)\("), WRITTEN_PICTURES),
+    (SAMPLES, re.compile(r"\b(save\w*|imwrite|imsave|imencode)\("), DRAWING),
     (ARRAYS, re.compile(r"\b(save\w*|load\w*|fromfile|tofile|genfromtxt)\("), FILES),
     (ARRAYS, re.compile(r"\b(random|rng)\."), RANDOM),
 )
@@ -411,7 +335,6 @@ def reports(package: str, callee: str = "") -> bool:
     return use(package, callee) in (
         REPORTING,
         LOOP_REPORTS,
-        HISTOGRAMS,
         REPORTED_TENSORS,
         TERMINAL,
         DRAWING,

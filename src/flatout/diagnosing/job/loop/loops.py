@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from flatout.diagnosing.checks import Diagnosis
@@ -66,24 +65,3 @@ def diagnosis(
         saves_ms=saving.ms,
         reason=saving.reason,
     )
-
-
-FOREIGN = re.compile(
-    r"flatout_(agent|train)|site-packages|dist-packages|[/\\]torch[/\\]|/lib/python"
-)
-NAMED = (
-    r"# ((?:[A-Za-z]:)?[^\s:]+\.py):(\d+) in ",
-    r'File "([^"]+)", line (\d+)',
-    r"((?:[A-Za-z]:)?[^\s:(\"']+\.py):(\d+)",
-)
-"""How torch names lines: after a guard, in a stack, after a function."""
-
-
-def line_in(text: str) -> str | None:
-    """The user's line that torch names in a message, as file:line, or None if it names none."""
-    for pattern in NAMED:
-        places = [place for place in re.findall(pattern, text) if not FOREIGN.search(place[0])]
-        if places:
-            file, line = places[-1]
-            return f"{file}:{line}"
-    return None

@@ -4,7 +4,7 @@
 
 Linux: an NVIDIA GPU is on the PCI bus, the `nvidia` module is not loaded, and there is no
 `nvidia.ko` on disk for any kernel. Windows: the display adapter is NVIDIA's, and NVIDIA's driver
-does not answer and has no version. Containers and WSL are left to ENV011 to ENV013: there the
+does not answer and has no version. Containers and WSL are left to ENV011 and ENV012: there the
 driver belongs to the host.
 
 ## Why it matters

@@ -4,7 +4,7 @@
 
 An NVIDIA GPU is on the bus and the driver lists none: its module is loaded, and NVML and nvidia-smi
 fail or find no device; or the module is there for the running kernel and not loaded, without Secure
-Boot. Causes with their own page (ENV001 to ENV013) are reported there instead.
+Boot. Causes with their own page (ENV001 to ENV012) are reported there instead.
 
 ## Why it matters
 

@@ -34,7 +34,7 @@ from flatout.installing import pytorch, system_packages, target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
-CHECK = Check(code="ENV022", severity=Severity.ERROR, since="0.2.0", hides=("ENV025", "ENV039"))
+CHECK = Check(code="ENV022", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
 
 
 @dataclass(frozen=True)

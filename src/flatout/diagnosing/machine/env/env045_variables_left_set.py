@@ -7,6 +7,8 @@
 - TORCH_COMPILE_DISABLE=1 or TORCHDYNAMO_DISABLE=1, with a torch that has torch.compile.
 - More than one GPU, and NCCL_P2P_DISABLE=1 (if the GPUs have a direct path to each other),
   NCCL_SHM_DISABLE=1, or NCCL_IB_DISABLE=1 (with active InfiniBand ports).
+- OMP_NUM_THREADS or MKL_NUM_THREADS far below, or above, the cores that this process may use; on a
+  machine with several GPUs, each one's share of them.
 - NVIDIA_TF32_OVERRIDE=0 on a GPU with TF32 (Ampere and newer), and as a note
   TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 there.
 
@@ -22,6 +24,9 @@ message.
 NCCL's are work-arounds for hangs: without P2P and NVLink every gradient goes through main memory;
 without InfiniBand it goes through TCP. All-reduce runs at a fraction of the bandwidth.
 
+With one thread, operations on the processor (a whole training on CPU, or the data's preparation)
+use one core. With more threads than cores they take turns, which is slower than fewer.
+
 NVIDIA_TF32_OVERRIDE=0 switches TF32 off below torch: float32 matrix products and convolutions then
 do without tensor cores, whatever the program sets. TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 does the
 opposite: all float32 matrix products are rounded to TF32, even if the program asked for full
@@ -31,6 +36,8 @@ precision.
 
 Unset them, in this shell and where they are set. If a job then hangs in NCCL, the cause is the
 network or the IOMMU. The program chooses its precision by torch.set_float32_matmul_precision.
+Without a number of threads torch takes one for each physical core. torchrun sets 1 itself where it
+is unset; there set cores divided by ranks.
 
 ## References
 
@@ -39,6 +46,8 @@ network or the IOMMU. The program chooses its precision by torch.set_float32_mat
 - https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 - https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
 - https://docs.nvidia.com/cuda/cublas/#tensor-core-usage
+- https://pytorch.org/docs/stable/notes/multiprocessing.html#cpu-in-multiprocessing
+- https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 from __future__ import annotations
@@ -55,6 +64,9 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV045", severity=Severity.WARNING, since="0.2.0")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+FAR_UNDER = 4
+"""Fewer threads than the cores divided by this are called far too few."""
 NUMBER = r"[1-9]\d*"
 ANY = r".+"
 YES = "(?i)1|true|yes|on|y"
@@ -96,7 +108,12 @@ class VariableGroup:
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for all variables of one group."""
+    """One finding for all variables of one group, one for each number of threads."""
+    yield from _groups(machine)
+    yield from _threads(machine)
+
+
+def _groups(machine: Machine) -> Iterator[Diagnosis]:
     place = target.of(machine)
     for group in GROUPS:
         seen = {
@@ -121,6 +138,43 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
                 ),
                 severity=Severity.NOTE if all(variable.mild for variable in seen) else None,
             )
+
+
+def _threads(machine: Machine) -> Iterator[Diagnosis]:
+    """Too few threads is a note if a GPU does the work."""
+    cores = machine.cpu.cores
+    if cores is None or machine.gpus is None:
+        return
+    gpus = [gpu for vendor in ("nvidia", "amd") for gpu in software.capable(machine, vendor)]
+    real = min(cores, machine.cpu.physical_cores or cores)
+    share = max(1, real // max(1, len(gpus)))
+    for name in THREADS:
+        value = software.variable(machine, name)
+        wrong = _wrong(value, cores, share) if value is not None else None
+        if wrong is None:
+            continue
+        per_gpu = f", {share} for each of {len(gpus)} GPUs" if len(gpus) > 1 else ""
+        ranks = f" With one rank for each GPU set {share}." if len(gpus) > 1 else ""
+        few = wrong == "far fewer threads than cores"
+        yield Diagnosis(
+            title=f"{name}={value}: {wrong} ({cores})",
+            evidence=f"{name}={value}; this process may use {cores} cores{per_gpu}",
+            cure=Cure(
+                f"Unset it: torch takes the physical cores by itself.{ranks}",
+                system_packages.variable(target.of(machine), name, None),
+            ),
+            severity=Severity.NOTE if few and gpus else None,
+        )
+
+
+def _wrong(value: str, cores: int, share: int) -> str | None:
+    first = value.partition(",")[0].strip()  # OpenMP allows one number for each level
+    if not first.isdecimal() or int(first) == 0:
+        return "not a number of threads"
+    threads = int(first)
+    if threads > cores:
+        return "more threads than cores"
+    return "far fewer threads than cores" if threads * FAR_UNDER < share else None
 
 
 def _count(machine: Machine) -> int:

@@ -1,9 +1,10 @@
-"""Findings from the data flow of two steps: unread results, constants made again, float64."""
+"""Findings from the data flow of two steps: the answers of `questions`, and those that the flow's
+own records give: float64, embeddings, recomputation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import torch
 
@@ -12,18 +13,18 @@ from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.questions.again import again
 from flatout_agent.watch.profile.flow.questions.beside import beside
 from flatout_agent.watch.profile.flow.questions.constants import constants
-from flatout_agent.watch.profile.flow.questions.embeddings import embeddings
-from flatout_agent.watch.profile.flow.questions.gradients import unused_gradients
+from flatout_agent.watch.profile.flow.questions.gradients import WeightLooks, unused_gradients
 from flatout_agent.watch.profile.flow.questions.ignored import ignored
-from flatout_agent.watch.profile.flow.questions.recomputed import recomputed
 from flatout_agent.watch.profile.flow.questions.repeats import repeats
 from flatout_agent.watch.profile.flow.questions.unread import unread
 from flatout_agent.watch.profile.flow.reading import with_sources
 from flatout_agent.watch.profile.flow.records import FlowLine, FlowNode
-from flatout_agent.watch.profile.flow.weights import WeightLooks
+from flatout_agent.watch.profile.flow.values import LOOKUPS
 
 SLIGHT = 0.05
 """Share of the costliest source of float64 below which another is not reported."""
+MANY_ROWS = 5
+"""The least rows of an embedding per index of a step."""
 MOST = 8
 """The most rows of each kind."""
 
@@ -62,17 +63,10 @@ def results(
         beside=rows,
         training=lines,
         gradients=unused_gradients(flow, weights, by_hand) if flow.modelled else None,
-        **_noted(flow),
+        embeddings=embeddings(flow),
+        ignored=ignored(flow) if not flow.unseen else (),
+        recomputed=recomputed(flow),
     )
-
-
-def _noted(flow: Flow) -> dict[str, Any]:
-    """The records made besides the flow: fields of FlowSeen."""
-    return {
-        "embeddings": embeddings(flow),
-        "ignored": ignored(flow) if not flow.unseen else (),
-        "recomputed": recomputed(flow),
-    }
 
 
 def doubles(flow: Flow) -> tuple[wire.DoubleSeen, ...]:
@@ -83,6 +77,59 @@ def doubles(flow: Flow) -> tuple[wire.DoubleSeen, ...]:
         wire.DoubleSeen(entry.what, entry.where, entry.part, entry.operators, entry.s)
         for entry in entries[:MOST]
         if entry.operators and entry.s >= SLIGHT * most_s
+    )
+
+
+def embeddings(flow: Flow) -> tuple[wire.EmbeddingSeen, ...]:
+    """Weights of embeddings that get dense gradients though a step touches few rows."""
+    dense = [node for node in flow.nodes if node.backward and "embedding" in node.name]
+    first = next((index for index, node in enumerate(flow.nodes) if node.backward), 0)
+    otherwise = {
+        storage
+        for node in flow.nodes[:first]
+        if node.name not in LOOKUPS
+        for storage, _ in node.reads
+    }
+    rows = []
+    for weight in dict.fromkeys(note.weight for note in flow.values.lookups):
+        notes = [note for note in flow.values.lookups if note.weight == weight]
+        indices = sum(note.indices for note in notes)
+        if not dense or weight in otherwise or notes[0].rows < MANY_ROWS * indices:
+            continue
+        lines = (flow.nodes[note.node].where for note in notes)
+        rows.append(
+            wire.EmbeddingSeen(
+                name=flow.values.names.get(weight, ""),
+                lines=tuple(dict.fromkeys(line for line in lines if line is not None)),
+                rows=notes[0].rows,
+                width=notes[0].width,
+                indices=indices,
+                touched=sum(note.touched for note in notes),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.rows * row.width)[:MOST])
+
+
+def recomputed(flow: Flow) -> wire.RecomputedSeen | None:
+    """The recomputation of the first step, or None if no checkpoint recomputed anything in a
+    backward pass.
+    """
+    nodes = {
+        index: size
+        for index, size in flow.notes.recomputed.items()
+        if flow.nodes[index].step == 0
+    }  # fmt: skip
+    if not nodes:
+        return None
+    lines = flow.notes.checkpoints
+    flops = sum(node.flops for node in flow.nodes if node.step == 0)
+    spent = sum(flow.nodes[index].flops for index in nodes)
+    return wire.RecomputedSeen(
+        where=max(lines, key=lambda where: lines[where], default=None),
+        operators=len(nodes),
+        bytes=sum(nodes.values()),
+        s=sum(flow.nodes[index].s for index in nodes),
+        flops=spent / flops if flops else 0.0,
     )
 
 

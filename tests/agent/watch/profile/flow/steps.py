@@ -12,8 +12,8 @@ from torch import nn
 from flatout_agent import wire
 from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.questions.gradients import WeightLooks
 from flatout_agent.watch.profile.flow.results import results
-from flatout_agent.watch.profile.flow.weights import WeightLooks
 
 
 def of_two(

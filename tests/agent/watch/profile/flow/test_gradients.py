@@ -13,7 +13,7 @@ from agent.watch.profile.flow.steps import of_two, text
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.questions import gradients
-from flatout_agent.watch.profile.flow.weights import WeightLooks
+from flatout_agent.watch.profile.flow.questions.gradients import WeightLooks
 
 WIDTH = 64
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.watch.looks import look
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.reading import seconds
 from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode
 from flatout_agent.watch.profile.flow.schemas import CLEARING
-from flatout_agent.watch.profile.flow.weights import WeightLooks
 from flatout_agent.watch.profile.storages import storage_key, storage_of
 
 ADDING = "aten.add_"
@@ -23,6 +24,21 @@ ADDING = "aten.add_"
 HALF = 0.5
 """Share of a convolution's backward operator that is wasted if only one of its two gradients is
 needed."""
+
+
+class WeightLooks:
+    """Fingerprints of the models' weights when this object is made."""
+
+    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
+        weights = {id(weight): weight for model in models for weight in model.parameters()}
+        self._looks = {
+            key: (weakref.ref(weight), look(weight)) for key, weight in weights.items()
+        }  # fmt: skip
+
+    def changed(self, weight: torch.Tensor) -> bool:
+        """Whether a weight has changed; also False for an unknown one."""
+        reference, before = self._looks.get(id(weight), (None, None))
+        return reference is not None and reference() is weight and look(weight) != before
 
 
 @dataclass

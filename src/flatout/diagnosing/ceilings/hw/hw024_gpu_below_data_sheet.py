@@ -1,19 +1,26 @@
-"""A GPU computes far less than its data sheet says.
+"""A GPU computes far less than its data sheet says, or its memory is far slower.
 
 ## What it sees
 
-The best matrix product over all number formats gives less than 55 % of the data sheet's dense peak
-(AMD: 40 %). Each cause that the driver names while it runs is a finding: the power limit
-(sw_power_cap; a note at the card's default limit, which is as it is built), heat
-(sw_thermal_slowdown, hw_thermal_slowdown), fixed clocks (applications_clocks_setting), the power
-supply's brake (hw_slowdown, hw_power_brake_slowdown). If it names none and no other program runs
-there, the shortfall itself is the finding.
+- The best matrix product over all number formats gives less than 55 % of the data sheet's dense
+  peak (AMD: 40 %). Each cause that the driver names while it runs is a finding: the power limit
+  (sw_power_cap; a note at the card's default limit, which is as it is built), heat
+  (sw_thermal_slowdown, hw_thermal_slowdown), fixed clocks (applications_clocks_setting), the power
+  supply's brake (hw_slowdown, hw_power_brake_slowdown). If it names none and no other program runs
+  there, the shortfall itself is the finding.
+- Copy and triad give less than 70 % of the data sheet's bandwidth. If ECC is on and the card has
+  GDDR memory, that explains it, and it is a note: there the check bits share the data bus. HBM has
+  extra lines for them.
 
 ## Why it matters
 
 Healthy GPUs give 70 to 95 %. Every training step loses as much. This was a load of seconds;
 training lasts for hours, and with several GPUs all wait for the slowest one. Even at its default
 limit a small card (L4: 72 W) reaches at most half of its peak.
+
+Most operators of most models are limited by the memory's bandwidth (elementwise operators,
+normalisation, optimizers): they are slower by as much. Healthy GPUs give 80 to 95 %. ECC costs 5 to
+15 %, sometimes more.
 
 ## Cure
 
@@ -24,11 +31,18 @@ If no cause is named, compare with another torch or driver first: a build withou
 GPU falls back to slow ones. In a virtual machine ask whether the GPU is shared. If only one card
 stays slow, it is faulty.
 
+Keep ECC if a wrong bit must not go unnoticed: that is its purpose. Otherwise it can be switched
+off, which needs a GPU reset. Slow memory without ECC: a memory clock below its maximum means a
+power state that does not rise, or a card that protects itself. Look for memory errors; restart the
+machine.
+
 ## References
 
 - https://docs.nvidia.com/deploy/nvml-api/
 - https://docs.nvidia.com/deploy/nvidia-smi/index.html
 - https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
+- https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
+- https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html
 """
 
 from __future__ import annotations
@@ -40,6 +54,7 @@ from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.ceilings.hw.shortfalls import Shortfall
 from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.knowledge import gpus
 from flatout.nouns import throttles, units
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.finding import Cure, Severity
@@ -47,6 +62,8 @@ from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW024", severity=Severity.WARNING, since="0.2.0")
+GDDR_GB_PER_S = 1100
+"""Data center and workstation cards below this have GDDR, the others HBM."""
 LOOK = "-q -d PERFORMANCE,POWER,CLOCK,TEMPERATURE"
 
 
@@ -63,6 +80,11 @@ class Explanation:
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU and cause."""
+    yield from _compute(benched, machine)
+    yield from _memory(benched, machine)
+
+
+def _compute(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     for shortfall in shortfalls.compute(benched, machine):
         known = list(_named(machine, shortfall.gpu)) if shortfall.gpu is not None else []
         if not known and not shortfalls.other_programs(shortfall.gpu):
@@ -148,3 +170,51 @@ def _unnamed(benched: Benched, shortfall: Shortfall) -> Explanation:
             ("flatout doctor --deep", *look),
         ),
     )
+
+
+def _memory(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    for shortfall in shortfalls.memory(benched, machine):
+        gpu = shortfall.gpu
+        if gpu is not None and _gddr_with_ecc(gpu):
+            yield _ecc(machine, shortfall, gpu)
+        elif not shortfalls.other_programs(gpu):
+            yield _slow_memory(shortfall, gpu)
+
+
+def _gddr_with_ecc(gpu: Gpu) -> bool:
+    """Whether ECC is on and its bits travel with the data: the bandwidth is too low for HBM."""
+    model = gpus.find(gpu.name, gpu.memory_bytes) if gpu.name else None
+    bandwidth = model.bandwidth_gb_per_s if model else None
+    return gpu.ecc is True and bandwidth is not None and bandwidth < GDDR_GB_PER_S
+
+
+def _ecc(machine: Machine, shortfall: Shortfall, gpu: Gpu) -> Diagnosis:
+    return Diagnosis(
+        title=f"{shortfall.label}: {units.share(shortfall.share)} of its bandwidth, ECC on",
+        evidence=f"{shortfall.figures}; ECC is on",
+        cure=Cure(
+            "Keep ECC, or switch it off where a wrong bit is acceptable; this needs a GPU reset.",
+            devices.settings(machine, [f"# {devices.smi([gpu], '-e 0')}"]),
+        ),
+        severity=Severity.NOTE,
+    )
+
+
+def _slow_memory(shortfall: Shortfall, gpu: Gpu | None) -> Diagnosis:
+    share = units.share(shortfall.share)
+    look = "-q -d CLOCK,ECC,ROW_REMAPPER,PERFORMANCE"
+    nvidia = [gpu] if gpu is not None and gpu.vendor == "nvidia" else []
+    return Diagnosis(
+        title=f"{shortfall.label}: {share} of its data sheet's memory bandwidth",
+        evidence=f"{shortfall.figures}{_memory_clock(gpu)}",
+        cure=Cure(
+            "Look for memory errors and a memory clock that does not rise; restart, measure again.",
+            (devices.smi(nvidia, look),) if nvidia else (),
+        ),
+    )
+
+
+def _memory_clock(gpu: Gpu | None) -> str:
+    if gpu is None or gpu.clock_memory_mhz is None or gpu.clock_memory_max_mhz is None:
+        return ""
+    return f"; memory at {gpu.clock_memory_mhz} of {gpu.clock_memory_max_mhz} MHz under load"

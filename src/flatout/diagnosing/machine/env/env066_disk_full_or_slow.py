@@ -1,24 +1,33 @@
-"""A disk that training writes to is nearly full.
+"""A disk that training uses is nearly full, or the one with the job's folder is slow.
 
 ## What it sees
 
-The folder of the job, the temporary folder or the folder of caches has less than 1 GiB free (an
-error), or less than 10 GiB and less than 5 % (a warning).
+- The folder of the job, the temporary folder or the folder of caches has less than 1 GiB free (an
+  error), or less than 10 GiB and less than 5 % (a warning).
+- The current folder is on a hard disk or on a drive of Windows seen from WSL (9p, drvfs): a
+  warning. On a network file system: a note.
 
 ## Why it matters
 
 A checkpoint that does not fit ends the run and may leave a broken file behind; compiled kernels and
 downloads fail with "No space left on device", often far from the cause.
 
+Training reads thousands of small files per second in random order. A hard disk does about 100 such
+reads per second, an SSD many thousands; through 9p and over a network each one waits for the other
+side.
+
 ## Cure
 
 Find the files that take the space; empty caches, which refill by themselves; move temporary files
-elsewhere.
+elsewhere. From a slow disk copy the data to a local SSD (in WSL: to the home folder of Linux), or
+pack it into few large files (tar shards, LMDB, Parquet) that are read in order.
 
 ## References
 
 - https://pip.pypa.io/en/stable/topics/caching/
 - https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_tutorial.html
+- https://learn.microsoft.com/windows/wsl/filesystems
+- https://docs.pytorch.org/docs/stable/data.html
 """
 
 from __future__ import annotations
@@ -34,11 +43,17 @@ from flatout.nouns.machine import Disk, Machine
 
 CHECK = Check(code="ENV066", severity=Severity.WARNING, since="0.2.0")
 GIB = 2**30
+WINDOWS_DRIVES = ("9p", "drvfs", "v9fs")
 USES = {"work": "the job's folder", "temporary": "temporary files", "cache": "caches"}
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding per file system, with all its uses."""
+    """One finding per full file system, with all its uses, and one for the job's slow folder."""
+    yield from _full(machine)
+    yield from _slow(machine)
+
+
+def _full(machine: Machine) -> Iterator[Diagnosis]:
     full: dict[tuple[int | None, int | None], list[Disk]] = {}
     for disk in machine.disks or ():
         if _severity(disk) is not None:
@@ -55,7 +70,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             f"{units.size(first.total_bytes)}",
             cure=Cure(
                 "See what takes the space, then empty the caches.",
-                _commands(place, disks),
+                _empty(place, disks),
             ),
             severity=_severity(first),
         )
@@ -70,7 +85,7 @@ def _severity(disk: Disk) -> Severity | None:
     return Severity.WARNING if free < 10 * GIB and free < 0.05 * total else None
 
 
-def _commands(place: Target, disks: list[Disk]) -> tuple[str, ...]:
+def _empty(place: Target, disks: list[Disk]) -> tuple[str, ...]:
     path = shell.quote(place, disks[0].path)
     purge = f"{shell.python(place)} -m pip cache purge"
     if place.system == "Windows":
@@ -83,3 +98,42 @@ def _commands(place: Target, disks: list[Disk]) -> tuple[str, ...]:
     if any(disk.use == "temporary" for disk in disks):
         lines.append('mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"  # if there is space')
     return tuple(lines)
+
+
+def _slow(machine: Machine) -> Iterator[Diagnosis]:
+    for disk in machine.disks or ():
+        reason = _reason(disk, machine)
+        if disk.use != "work" or reason is None:
+            continue
+        cause, severity = reason
+        yield Diagnosis(
+            title=f"the job's folder is on {cause}",
+            evidence=f"{disk.path}: file system {disk.file_system or 'not known'}, {cause}",
+            cure=Cure(
+                "Copy the training data to a local SSD, or pack it into few large files that are "
+                "read in order.",
+                _move(machine, disk),
+            ),
+            severity=severity,
+        )
+
+
+def _reason(disk: Disk, machine: Machine) -> tuple[str, Severity] | None:
+    if disk.file_system in WINDOWS_DRIVES and machine.container.wsl is not None:
+        return "a drive of Windows, reached through WSL", Severity.WARNING
+    if disk.network:
+        return "a network file system", Severity.NOTE
+    return ("a hard disk", Severity.WARNING) if disk.rotational else None
+
+
+def _move(machine: Machine, disk: Disk) -> tuple[str, ...]:
+    place = target.of(machine)
+    if place.system == "Windows":
+        return ("Get-PhysicalDisk | Select-Object FriendlyName, MediaType, Size",)
+    if machine.container.wsl is not None and disk.file_system in WINDOWS_DRIVES:
+        folder = disk.path.rstrip("/").rpartition("/")[2]
+        copy = f'cp -r {shell.quote(place, disk.path)} "$HOME/"'
+        return (f'{copy} && cd "$HOME"/{shell.quote(place, folder)}',)
+    if place.system == "Darwin":
+        return ("diskutil list",)
+    return ("lsblk -d -o NAME,ROTA,SIZE,MODEL,MOUNTPOINTS", "df -hT")

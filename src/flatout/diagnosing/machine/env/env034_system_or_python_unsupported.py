@@ -1,24 +1,29 @@
-"""The operating system is older, or of another kind, than torch's wheels are built for.
+"""torch's wheels are not built for this operating system, or for this version of Python.
 
 ## What it sees
 
-A 32-bit Python; a C library that is not glibc (musl, as in Alpine) or an older glibc than the
-wheels need; Windows before 10; macOS before the oldest that the wheels name; a Mac with an Intel
-processor, for which wheels ended with torch 2.2.
+- A 32-bit Python; a C library that is not glibc (musl, as in Alpine) or an older glibc than the
+  wheels need; Windows before 10; macOS before the oldest that the wheels name; a Mac with an Intel
+  processor, for which wheels ended with torch 2.2.
+- Otherwise the interpreter's version against those for which torch's wheels are built: the
+  installed release where it does not work, else the newest. A torch that works is reported only if
+  newer releases no longer support this Python.
 
 ## Why it matters
 
-pip finds no wheel at all, or the import ends with "version GLIBC_2.28 not found". If an older
-release still fits, it is a warning. If a torch already works here, nothing is wrong now, and it is
+pip finds no wheel at all ("No matching distribution found for torch"), quietly installs a release
+from years ago, or the import ends with "version GLIBC_2.28 not found". If an older release still
+fits, it is a warning. If a torch already works here, nothing is wrong now, and it is
 a note that newer releases will not install.
 
 ## Cure
 
-A newer system, or a container with one (the GPU's driver stays that of the host).
+A newer system, or a container with one (the GPU's driver stays that of the host). A new environment
+with a Python that torch supports.
 
 ## References
 
-- https://github.com/pytorch/pytorch/blob/main/RELEASE.md
+- https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix
 - https://peps.python.org/pep-0600/
 """
 
@@ -36,13 +41,16 @@ from flatout.nouns.machine import Machine
 
 Reason = tuple[str, str, Cure, Severity]
 """Title, evidence, cure, and how bad it is."""
-CHECK = Check(
-    code="ENV035", severity=Severity.ERROR, since="0.2.0", hides=("ENV020", "ENV022", "ENV034")
-)
+CHECK = Check(code="ENV034", severity=Severity.ERROR, since="0.2.0", hides=("ENV020", "ENV022"))
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the first reason; milder if torch works or an older release still fits."""
+    of_system = list(_system(machine))
+    yield from of_system or _python_version(machine)
+
+
+def _system(machine: Machine) -> Iterator[Diagnosis]:
     reason = (
         _bits(machine) or _libc(machine) or _windows(machine) or _macos(machine) or _intel(machine)
     )
@@ -156,3 +164,37 @@ def _intel(machine: Machine) -> Reason | None:
     evidence = f"{machine.cpu.name or 'x86_64'}; newest wheel for it: {last}"
     cure = Cure(text, (*software.install_torch(machine), *numpy))
     return title, evidence, cure, Severity.WARNING
+
+
+def _python_version(machine: Machine) -> Iterator[Diagnosis]:
+    """The severity says whether any torch can be installed."""
+    place = target.of(machine)
+    minor, newest = place.python_minor, pytorch.newest()
+    if machine.interpreter is None or minor is None or minor in newest.pythons:
+        return
+    torch = machine.torch
+    works = torch is not None and torch.imported is True
+    answered = torch is not None or machine.torch_missing
+    newer = _order(minor) > _order(newest.pythons[-1].rstrip("t"))
+    if not answered or (works and newer):
+        return
+    last = next(
+        (release for release in reversed(pytorch.releases()) if minor in release.pythons), None
+    )
+    if torch is not None and not works:
+        installed = pytorch.release(torch.version) if torch.version else None
+        if installed is None or minor in installed.pythons:
+            return
+    reach = f"the last one for it is {last.newest_patch}" if last else "there never was one for it"
+    title = f"no torch for Python {minor}" if not last else f"no new torch for Python {minor}"
+    yield Diagnosis(
+        title=title,
+        evidence=f"Python {place.python}; torch {newest.newest_patch} is built for "
+        f"{', '.join(newest.pythons)}; {reach}",
+        cure=Cure("Make an environment with a supported Python.", software.new_environment(place)),
+        severity=Severity.NOTE if works else Severity.WARNING if last else Severity.ERROR,
+    )
+
+
+def _order(minor: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in minor.rstrip("t").split(".") if part.isdecimal())

@@ -1,10 +1,13 @@
-"""There is little main memory, or less than the GPUs have.
+"""There is little main memory, less than the GPUs have, or it is full and programs are swapped out.
 
 ## What it sees
 
 - Less main memory (or a cgroup limit) than the largest GPU has, or less than 8 GiB at all: a
   warning. Less than all GPUs have together: a note. GPUs divided by MIG do not count.
 - In WSL 2 instead: less than 16 GiB, or less than the largest GPU has.
+- At least 0.5 GiB are in swap while less than 15 % of the main memory is free: a warning. A tenth
+  of the main memory (and at least 4 GiB) in swap with memory free again: a note. On macOS, which
+  swaps routinely, only the first is reported.
 
 ## Why it matters
 
@@ -12,16 +15,21 @@ Checkpoints and datasets pass through main memory, and each loader worker takes 
 is smaller than the GPU's, torch.load of a large checkpoint is killed by the kernel, and offloading
 does not help. To WSL 2, which is a virtual machine, Windows gives half of its memory by default.
 
+A page in swap costs a disk access instead of 0.1 microseconds. A loader whose workers are swapped
+out can be a thousand times slower, and no message says why.
+
 ## Cure
 
 More memory or a higher limit; for WSL 2 a larger number in .wslconfig in the Windows home folder.
 With little memory these work: torch.load(mmap=True), safetensors, fewer loader workers,
-memory-mapped datasets.
+memory-mapped datasets. With programs in swap: find out which one takes the memory, then empty the
+swap.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/generated/torch.load.html
 - https://learn.microsoft.com/windows/wsl/wsl-config
+- https://docs.kernel.org/admin-guide/sysctl/vm.html
 """
 
 from __future__ import annotations
@@ -30,9 +38,11 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.driver_state import on_host
+from flatout.installing import system_packages, target
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine import Machine
+from flatout.nouns.machine import Machine, Memory
 
 CHECK = Check(code="ENV064", severity=Severity.WARNING, since="0.2.0")
 GIB = 2**30
@@ -43,7 +53,12 @@ ROUNDING = 0.93
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding if main memory or its limit is small."""
+    """One finding if main memory or its limit is small, one if swap is in use and it matters."""
+    yield from _size(machine)
+    yield from _swap(machine)
+
+
+def _size(machine: Machine) -> Iterator[Diagnosis]:
     total, limit = machine.memory.total_bytes, machine.memory.limit_bytes
     if total is None:
         return
@@ -104,3 +119,45 @@ def _in_wsl(total: int, largest: int) -> Diagnosis:
             ),
         ),
     )
+
+
+def _swap(machine: Machine) -> Iterator[Diagnosis]:
+    severity = _swap_severity(machine.memory, machine.system.name)
+    if severity is None:
+        return
+    memory = machine.memory
+    in_all = f" of {units.size(memory.swap_total_bytes)}" if memory.swap_total_bytes else ""
+    yield Diagnosis(
+        title=f"{units.size(memory.swap_used_bytes)} are swapped out to disk",
+        evidence=f"swap used {units.size(memory.swap_used_bytes)}{in_all}; main memory available "
+        f"{units.size(memory.available_bytes)} of {units.size(memory.total_bytes)}",
+        cure=Cure(
+            "See which programs take the memory and end or shrink them; use fewer loader workers.",
+            _look(machine, severity),
+        ),
+        severity=severity,
+    )
+
+
+def _swap_severity(memory: Memory, system: str | None) -> Severity | None:
+    used, free, total = memory.swap_used_bytes, memory.available_bytes, memory.total_bytes
+    if used is None or free is None or total is None or used < GIB // 2:
+        return None
+    if free < 0.15 * total:
+        return Severity.WARNING
+    large = used >= max(4 * GIB, total // 10)
+    return Severity.NOTE if large and system != "Darwin" else None
+
+
+def _look(machine: Machine, severity: Severity) -> tuple[str, ...]:
+    place = target.of(machine)
+    if place.system == "Windows":
+        top = "Sort-Object PagedMemorySize -Descending | Select-Object -First 10"
+        return (f"Get-Process | {top} Id, ProcessName, PagedMemorySize",)
+    if place.system == "Darwin":
+        return ("ps -Ao pid,user,rss,comm -m | head -n 11",)
+    look = "ps -eo pid,user,rss,comm --sort=-rss | head -n 11"
+    if severity is Severity.WARNING:
+        return (look,)
+    back = system_packages.sudo(place, "swapoff -a"), system_packages.sudo(place, "swapon -a")
+    return (look, *on_host(place, back))
