@@ -32,6 +32,9 @@ WAYS = 4
 one way often moves no activation across zero, while the boost does: with one, a sound bfloat16 was
 refused in 6 % of 560 checks of such nets."""
 LEAST_ROUNDED = 0.03
+AVERAGES_OUT = 0.1
+"""A larger error of a rounding boost passes, too, up to this share of the batch noise (a hundredth
+of its variance), if the part of it that two batches have in common is within the limit."""
 LEAST_TENSOR = 0.25
 """The same for one parameter's gradient."""
 LEAST_OUTPUT = 0.25
@@ -125,6 +128,9 @@ class GuardVerdict:
     """Only the size of the error failed, near the limit: worth another look some steps later."""
     failed: bool = False
     """It raised an error, which the reason gives."""
+    common: float | None = None
+    """Only the size of the error failed, and it may average out: the largest error that two batches
+    may have in common."""
 
     @property
     def summary(self) -> str:
@@ -531,7 +537,18 @@ def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     summary = f"gradient error {percent(error / noise)} of batch noise"
     if not error <= limit:
         reason = f"{summary}: more than {percent(limit / noise)}"
-        return GuardVerdict(False, reason, error, noise_floor, near=error < 2 * limit)
+        near = error < 2 * limit
+        if error <= AVERAGES_OUT * noise and _rest(comparison, noise_floor, limit, summary).passed:
+            return GuardVerdict(False, reason, error, noise_floor, near, common=limit)
+        return GuardVerdict(False, reason, error, noise_floor, near)
+    return _rest(comparison, noise_floor, limit, summary)
+
+
+def _rest(
+    comparison: Comparison, noise_floor: NoiseFloor, limit: float, summary: str
+) -> GuardVerdict:
+    """The verdict on a rounding boost by all but the size of its error."""
+    error = comparison.error
     allowed = BIAS + _by_chance(error, comparison.entries)
     if abs(comparison.projection - 1) > allowed:
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
@@ -549,6 +566,37 @@ def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
         reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
         return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
     return GuardVerdict(True, summary, error, noise_floor)
+
+
+def averages_out(
+    verdict: GuardVerdict,
+    first: tuple[RepeatedCall, RepeatedCall],
+    second: tuple[RepeatedCall, RepeatedCall],
+) -> GuardVerdict:
+    """The verdict on an error by what two batches have in common of it.
+
+    first, second: the calls as written and under the boost. What is independent of the batch does
+    not average out over the steps.
+    """
+    assert verdict.error is not None and verdict.common is not None
+    errors: list[list[torch.Tensor]] = []
+    for written, boosted in (first, second):
+        error, projection, _ = distance(boosted.gradients, written.gradients)
+        # Strictly: to leave one example out gives an error that differs from batch to batch, too.
+        if not error <= 2 * verdict.error or abs(projection - 1) > BIAS:
+            return verdict
+        pairs = zip(boosted.gradients, written.gradients, strict=True)
+        both = [(a, b) for a, b in pairs if a is not None and b is not None]
+        errors.append([_dense(a) - _dense(b) for a, b in both])
+    if [each.shape for each in errors[0]] != [each.shape for each in errors[1]]:
+        return verdict
+    product = sum(float((a * b).sum()) for a, b in zip(*errors, strict=True))
+    squares = [sum(float(each.square().sum()) for each in some) for some in errors]
+    alike = product / max(math.sqrt(squares[0] * squares[1]), 1e-30)
+    if math.sqrt(max(alike, 0.0)) * verdict.error > verdict.common:
+        return verdict
+    reason = f"{verdict.reason.partition(':')[0]}, which averages out over batches"
+    return replace(verdict, passed=True, reason=reason, near=False, common=None)
 
 
 def _by_chance(error: float, entries: int) -> float:

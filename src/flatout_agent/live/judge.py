@@ -255,6 +255,8 @@ class Judge:
         compared = _where_used(recorded, candidates, written, boosted)
         noise_floor = self._noise_floor(recorded, written, purpose, compared)
         verdict = guard.verdict(*compared, noise_floor, risk, purpose.redraws)
+        if verdict.common is not None and not recorded.drew:
+            verdict = self._over_batches(recorded, candidates, under, compared, verdict)
         exact = risk == "exact" and not any(c.boost.cuts_outputs for c in judged)
         if exact or not recorded.drew or verdict.passed is not purpose.redraws:
             return verdict
@@ -264,6 +266,29 @@ class Judge:
         if still is None or purpose.redraws or not still.passed:
             return still or verdict
         return still if guard.as_redrawn(recorded, written, verdict) else verdict
+
+    def _over_batches(
+        self,
+        recorded: RecordedCall,
+        candidates: Sequence[Candidate],
+        under: Sequence[Candidate],
+        compared: tuple[RepeatedCall, RepeatedCall],
+        verdict: GuardVerdict,
+    ) -> GuardVerdict:
+        """The verdict on an error that may average out, after a look at another batch.
+
+        compared: the call under the boosts `under` and under `candidates`; without dropout, if it
+        drew random numbers.
+        """
+        other = recorded.other_batch
+        if other is None or not other.complete or other.model is not recorded.model:
+            return verdict
+        written = self._boosted(other, under, still=recorded.drew)
+        boosted = self._boosted(other, candidates, still=recorded.drew)
+        if isinstance(written, GuardVerdict) or isinstance(boosted, GuardVerdict):
+            return verdict  # inputs of another shape may need what is no longer there
+        second = _where_used(other, candidates, written, boosted)
+        return guard.averages_out(verdict, compared, second)
 
     def _noise_floor(
         self,
@@ -328,6 +353,8 @@ class Judge:
         compared = _where_used(recorded, candidates, written, boosted)
         noise_floor = self._noise_floor(recorded, as_written, purpose, compared)
         told = guard.verdict(*compared, noise_floor, highest_risk(candidates), redraws=False)
+        if told.common is not None:
+            told = self._over_batches(recorded, candidates, under, compared, told)
         return replace(told, reason=f"{told.reason}, without dropout")
 
     def _purpose(self, candidates: Sequence[Candidate]) -> NoiseFloorPurpose:

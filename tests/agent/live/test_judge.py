@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.boosts import load as load_real
@@ -133,3 +134,38 @@ def test_whether_a_boost_of_the_loss_takes_hold_is_not_known_after_a_call(progra
     identity = Boost("0", Risk.EXACT, Moment.MODEL, outside_calls=outside)
     run = program(loss=types.SimpleNamespace(BOOST=identity, apply=apply))
     assert run.check_all("loss").idle == ({} if outside else {"loss": "no loss was seen"})
+
+
+def off_by(share: float, anew: bool) -> Any:
+    """A layer whose outputs are off at random, `anew` for each batch or always in the same way."""
+
+    def layer(call: Any) -> Any:
+        def run(x: Any) -> Any:
+            output = call(x)
+            seed = int(x.detach().double().sum().mul(1e6)) % 100_000 if anew else 7
+            like = output if anew else output[:1]
+            noise = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed))
+            return output * (1 + share * noise)
+
+        return run
+
+    return layer
+
+
+def smooth() -> nn.Module:
+    """A net that amplifies no rounding, as ReLUs do that switch."""
+    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 10))
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_an_error_above_the_limit_of_rounding_passes_if_it_averages_out_over_batches(program, anew):
+    run = program(smooth(), noisy=planted(off_by(0.05, anew), Risk.ROUNDING))
+    verdict = run.check("noisy")
+    assert verdict.passed is anew, verdict.reason
+    assert ("averages out" in verdict.reason) is anew
+
+
+def test_an_error_that_averages_out_has_its_limit(program):
+    run = program(smooth(), noisy=planted(off_by(0.3, anew=True), Risk.ROUNDING))
+    verdict = run.check("noisy")
+    assert not verdict.passed
