@@ -137,15 +137,16 @@ def test_whether_a_boost_of_the_loss_takes_hold_is_not_known_after_a_call(progra
 
 
 def off_by(share: float, anew: bool) -> Any:
-    """A layer whose outputs are off at random, `anew` for each batch or always in the same way."""
+    """A layer whose gradients are off: at random in each batch, or in one direction in all."""
 
     def layer(call: Any) -> Any:
         def run(x: Any) -> Any:
             output = call(x)
             seed = int(x.detach().double().sum().mul(1e6)) % 100_000 if anew else 7
-            like = output if anew else output[:1]
-            noise = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed))
-            return output * (1 + share * noise)
+            rows = output if anew else output[:1]
+            noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed))
+            output.register_hook(lambda gradient: gradient + share * gradient.std() * noise)
+            return output * 1.0
 
         return run
 
@@ -154,23 +155,24 @@ def off_by(share: float, anew: bool) -> Any:
 
 def smooth() -> nn.Module:
     """A net that amplifies no rounding, as ReLUs do that switch."""
-    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 10))
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(200, 64), nn.Tanh(), nn.Linear(64, 50))
 
 
 def many() -> tuple[torch.Tensor, torch.Tensor]:
-    """So many examples that errors at random leave the gradient's length as it is."""
-    return torch.randn(256, 20), torch.randint(10, (256,))
+    """So many numbers that errors at random leave the gradient's length as it is."""
+    return torch.randn(256, 200), torch.randint(50, (256,))
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_an_error_above_the_limit_of_rounding_passes_if_it_averages_out_over_batches(program, anew):
-    run = program(smooth(), many, noisy=planted(off_by(0.08, anew), Risk.ROUNDING))
+@pytest.mark.parametrize(("share", "anew"), [(0.06, True), (0.025, False)])
+def test_an_error_above_the_limit_of_rounding_passes_if_it_averages_out(program, share, anew):
+    run = program(smooth(), many, noisy=planted(off_by(share, anew), Risk.ROUNDING))
     verdict = run.check("noisy")
+    assert 0.03 < (verdict.error or 0.0) < 0.1
     assert verdict.passed is anew, verdict.reason
     assert ("averages out" in verdict.reason) is anew
 
 
 def test_an_error_that_averages_out_has_its_limit(program):
     run = program(smooth(), many, noisy=planted(off_by(0.3, anew=True), Risk.ROUNDING))
-    verdict = run.check("noisy")
-    assert not verdict.passed
+    assert not run.check("noisy").passed
