@@ -69,7 +69,9 @@ def hooks(overlay: Overlay) -> dict[str, Callable[[Any], None]]:
 
 def _disable_wandb(wandb: Any) -> None:
     """`wandb.init(mode="online")` outranks the variable."""
-    original = wandb.init
+    original = getattr(wandb, "init", None)
+    if original is None:  # a folder of its runs, imported where it is not installed
+        return
 
     def init(*args: Any, **options: Any) -> Any:
         return original(*args, **{**options, "mode": "disabled"})
