@@ -45,8 +45,6 @@ OWN_RUNS = 3
 off."""
 FEWEST_OWN, SLOWER = 10, 1.5
 """Such a run has at least so many steps; each may take so many times what it took in the duel."""
-ENOUGH_S = 0.8
-"""Share of the confirmation's estimated time that must be left to begin it."""
 WORTH = 1.05
 """A boost that promises less is not listed among those for which there was no time."""
 NOISY = 0.25
@@ -195,7 +193,7 @@ def _confirm(
     DuelFailedError if the program fails with the plan and not as written.
     """
     best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
-    if deadline - time.monotonic() < ENOUGH_S * _confirmation_s(search):
+    if deadline - time.monotonic() < wire.ENOUGH_TO_CONFIRM * _confirmation_s(search):
         notes.append("the budget left no time for A/B runs: the gain is that between steps")
         return None, best, None
     observer.phase("confirming: runs as written and with the plan, in turn")

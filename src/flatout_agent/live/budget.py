@@ -70,8 +70,13 @@ class Budget:
         """Seconds left for the search, or None if there is no limit."""
         if self.ends_at is None:
             return None
+        left_s = max(0.0, self.ends_at - self.now())
         reserved_s = self.reserved_s + self.filling_s if self.found and self.reserved_s else 0.0
-        return max(0.0, self.ends_at - reserved_s - self.now())
+        if (
+            left_s < wire.ENOUGH_TO_CONFIRM * reserved_s
+        ):  # too late to confirm: the search has the rest
+            return left_s
+        return max(0.0, left_s - reserved_s)
 
     @property
     def over(self) -> bool:

@@ -34,7 +34,12 @@ refused in 6 % of 560 checks of such nets."""
 LEAST_ROUNDED = 0.03
 AVERAGES_OUT = 0.1
 """A larger error of a rounding boost passes, too, up to this share of the batch noise (a hundredth
-of its variance), if the part of it that two batches have in common is within the limit."""
+of its variance), if the part of it that two batches have in common is within the limit. So does a
+parameter's error beyond the limit, if it is noise on a gradient that is otherwise the same."""
+FEWEST_ENTRIES = 64
+"""Fewer entries do not tell noise from a fault."""
+BY_CHANCE = 4.0
+"""Independent errors correlate by at most this many times the root of 1 / entries."""
 LEAST_TENSOR = 0.25
 """The same for one parameter's gradient."""
 LEAST_OUTPUT = 0.25
@@ -75,6 +80,20 @@ NOT_COMPARED = "the gradient was not compared: "
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """The largest effects of rounding the weights in some ways."""
+
+    gradients: float
+    outputs: float
+    by_tensor: tuple[float, ...]
+    """The effect on each gradient."""
+    rows: tuple[float, ...]
+    """For each output, the effect on the example that it moves most."""
+    ways: int = 1
+    """Each further way can only raise them."""
+
+
+@dataclass(frozen=True)
 class NoiseFloor:
     """How far the program as written differs from itself, at the same weights."""
 
@@ -84,18 +103,18 @@ class NoiseFloor:
     """Distance between the gradients of two batches, or None if there was no second batch."""
     redrawn: float | None
     """Distance between two runs that draw different random numbers, or None if it draws none."""
-    tensor_noise: tuple[float, ...] = ()
-    """Batch noise of each gradient, in the order of `Made.gradients`; under a rounding boost at
-    most what rounding does to it."""
-    rounded: float | None = None
-    """Distance after rounding the weights to 16 bits, or None if not measured."""
     by_tensor: tuple[float, ...] = ()
-    """Batch noise of each gradient, whatever the boost may change."""
-    rounded_outputs: float | None = None
-    """Distance of the outputs after that, or None if not measured."""
-    rows: tuple[float, ...] = ()
-    """For each output, how far rounding the weights moves the example that it moves most; empty if
-    not measured."""
+    """Batch noise of each gradient, in the order of `RepeatedCall.gradients`."""
+    rounding: Rounding | None = None
+    """What rounding the weights to 16 bits does, or None if not measured."""
+
+    @property
+    def tensor_noise(self) -> tuple[float, ...]:
+        """Batch noise of each gradient; under a rounding boost at most what rounding does to it."""
+        if self.rounding is None:
+            return self.by_tensor
+        pairs = zip(self.by_tensor or repeat(1.0), self.rounding.by_tensor)  # noqa: B905
+        return tuple(min(noise, max(LEAST_TENSOR, ROUNDING * by)) for noise, by in pairs)
 
 
 @dataclass(frozen=True)
@@ -129,8 +148,8 @@ class GuardVerdict:
     failed: bool = False
     """It raised an error, which the reason gives."""
     common: float | None = None
-    """Only the size of the error failed, and it may average out: the largest error that two batches
-    may have in common."""
+    """Only the size of the error failed, in all or for some parameters, and it may average out: the
+    largest error that two batches may have in common."""
 
     @property
     def summary(self) -> str:
@@ -176,38 +195,35 @@ def noise_floor(
     """
     if known is None:
         known = _own_noise(recorded, written, other_batch, rounded_by)
-    redrawn, rounded, tensor_noise = known.redrawn, known.rounded, known.by_tensor
-    rows: tuple[float, ...] = ()
-    rounded_outputs: float | None = None
+    redrawn, rounding = known.redrawn, known.rounding
     if redraws and redrawn is None and recorded.drew:
         redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
-    if rounds:
-        effects = [_of_rounding(recorded, written, way) for way in range(WAYS)]
-        of_all, of_outputs, of_each, of_rows = zip(*effects, strict=True)
-        rounded, rounded_outputs = max(of_all), max(of_outputs)
-        by_tensor, rows = (tuple(map(max, zip(*e, strict=True))) for e in (of_each, of_rows))
-        pairs = zip(tensor_noise or repeat(1.0), by_tensor)  # noqa: B905
-        tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
+    if rounds and rounding is None:
+        rounding = _of_rounding(recorded, written, 0)
     return replace(
-        known,
-        rows=rows,
-        redrawn=redrawn if redraws else None,
-        tensor_noise=tensor_noise,
-        rounded=rounded if rounds else None,
-        rounded_outputs=rounded_outputs,
+        known, redrawn=redrawn if redraws else None, rounding=rounding if rounds else None
     )
 
 
-def _of_rounding(
-    recorded: RecordedCall, written: RepeatedCall, way: int
-) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
-    """How far rounding the weights in one way moves gradients and outputs, each gradient, and the
-    example that it moves most in each output.
-    """
+def _rounded_another_way(
+    recorded: RecordedCall, written: RepeatedCall, known: Rounding
+) -> Rounding:
+    """What is known of the effects of rounding, and one more way of it."""
+    other = _of_rounding(recorded, written, known.ways)
+    return Rounding(
+        max(known.gradients, other.gradients),
+        max(known.outputs, other.outputs),
+        tuple(map(max, known.by_tensor, other.by_tensor)),
+        tuple(map(max, known.rows, other.rows)),
+        known.ways + 1,
+    )
+
+
+def _of_rounding(recorded: RecordedCall, written: RepeatedCall, way: int) -> Rounding:
     with _weights_off(recorded.model, HALF, way):
         rerun = again(recorded)
     errors = map(_row_errors, rerun.outputs, written.outputs)
-    return (
+    return Rounding(
         distance(rerun.gradients, written.gradients)[0],
         distance(rerun.outputs, written.outputs)[0],
         _by_tensor(rerun, written),
@@ -231,7 +247,7 @@ def _own_noise(
     if twin is not None and len(twin.gradients) == len(written.gradients):
         noise = distance(twin.gradients, written.gradients)[0]
         by_tensor = _by_tensor(twin, written)
-    return NoiseFloor(max(reordered, LEAST_REORDERED), noise, None, by_tensor, by_tensor=by_tensor)
+    return NoiseFloor(max(reordered, LEAST_REORDERED), noise, None, by_tensor)
 
 
 def _by_tensor(rerun: RepeatedCall, written: RepeatedCall) -> tuple[float, ...]:
@@ -323,7 +339,7 @@ def compare(
         )
         if tensor is not None and before is not None and bool(_dense(before).isfinite().all())
     )
-    worst = _worst(written, boosted, noise)
+    worst = max(_beyond(written, boosted, noise).values(), default=("", 0.0), key=lambda w: w[1])
     by_rounding = rounded_rows or (0.0,) * len(written.outputs)
     rows = [
         _worst_row(a, b, rounded)
@@ -388,23 +404,23 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.abs().float() if tensor.is_complex() else tensor.float()
 
 
-def _worst(
-    written: RepeatedCall, boosted: RepeatedCall, noise: tuple[float, ...]
-) -> tuple[str, float]:
-    """The gradient that differs most, relative to its batch noise or, if that is missing, its
-    length.
+def _beyond(
+    written: RepeatedCall, boosted: RepeatedCall, noise: tuple[float, ...], least: float = 0.0
+) -> dict[int, tuple[str, float]]:
+    """By position, the name of each gradient that differs by more than `least` times its batch
+    noise or, if that is missing, its length; and by how many times.
     """
     norms = [0.0 if g is None else float(_dense(g).norm()) for g in written.gradients]
     largest = max(norms, default=0.0)
-    name, worst = "", 0.0
+    found: dict[int, tuple[str, float]] = {}
     for position, norm in enumerate(norms):
         if norm <= NEGLIGIBLE * largest:
             continue
         error = distance([boosted.gradients[position]], [written.gradients[position]])[0]
         beside = max(noise[position], LEAST_BATCH_NOISE) if position < len(noise) else 1.0
-        if error / beside > worst:
-            name, worst = written.names[position], error / beside
-    return name, worst
+        if error / beside > least:
+            found[position] = written.names[position], error / beside
+    return found
 
 
 def judge(
@@ -425,7 +441,7 @@ def surely(written: RepeatedCall, boosted: RepeatedCall, risk: str) -> GuardVerd
 
     That noise then need not be measured: no noise floor is stricter than this one.
     """
-    strictest = NoiseFloor(LEAST_REORDERED, 0.0, None, rounded=0.0)
+    strictest = NoiseFloor(LEAST_REORDERED, 0.0, None, rounding=Rounding(0.0, 0.0, (), ()))
     comparison = compare(written, boosted, (0.0,) * len(written.gradients))
     if not judge(comparison, strictest, risk, False).passed:
         return None
@@ -443,15 +459,28 @@ def too_far(written: RepeatedCall, boosted: RepeatedCall, noise_floor: NoiseFloo
 
 
 def verdict(
+    recorded: RecordedCall,
     written: RepeatedCall,
-    boosted: RepeatedCall,
+    compared: tuple[RepeatedCall, RepeatedCall],
     noise_floor: NoiseFloor,
     risk: str,
     redraws: bool,
+    further: bool = True,
 ) -> GuardVerdict:
-    """Compare the two and judge the difference."""
-    comparison = compare(written, boosted, noise_floor.tensor_noise, noise_floor.rows)
-    return judge(comparison, noise_floor, risk, redraws)
+    """Compare a call as written with the one under a boost, and judge the difference.
+
+    written: the call that the noise floor was measured with. further: if it fails by what rounding
+    the weights does, measure that in more ways; the noise floor of the verdict has them all.
+    """
+    while True:
+        rounding = noise_floor.rounding
+        rows = rounding.rows if rounding is not None else ()
+        comparison = compare(*compared, noise_floor.tensor_noise, rows)
+        judged = judge(comparison, noise_floor, risk, redraws)
+        if judged.passed or not further or rounding is None or rounding.ways >= WAYS:
+            return judged
+        rounding = _rounded_another_way(recorded, written, rounding)
+        noise_floor = replace(noise_floor, rounding=rounding)
 
 
 def of_rounded_weights(
@@ -526,8 +555,8 @@ def _exact(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
 def _rounding_limit(noise_floor: NoiseFloor) -> float:
     """The largest error of a rounding boost."""
     limit = ROUNDING * max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
-    if noise_floor.rounded is not None:
-        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * noise_floor.rounded))
+    if noise_floor.rounding is not None:
+        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * noise_floor.rounding.gradients))
     return max(limit, OWN * REORDERED * noise_floor.reordered)
 
 
@@ -537,10 +566,9 @@ def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     summary = f"gradient error {percent(error / noise)} of batch noise"
     if not error <= limit:
         reason = f"{summary}: more than {percent(limit / noise)}"
-        near = error < 2 * limit
-        if error <= AVERAGES_OUT * noise and _rest(comparison, noise_floor, limit, summary).passed:
-            return GuardVerdict(False, reason, error, noise_floor, near, common=limit)
-        return GuardVerdict(False, reason, error, noise_floor, near)
+        rest = _rest(comparison, noise_floor, limit, summary)
+        common = limit if rest.passed and error <= AVERAGES_OUT * noise else rest.common
+        return GuardVerdict(False, reason, error, noise_floor, error < 2 * limit, common=common)
     return _rest(comparison, noise_floor, limit, summary)
 
 
@@ -556,7 +584,8 @@ def _rest(
     if abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
         reason = f"{summary}; outputs {percent(comparison.outputs)} as large as they were"
         return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
-    if comparison.output_error > max(LEAST_OUTPUT, ROUNDED * (noise_floor.rounded_outputs or 0.0)):
+    rounded = noise_floor.rounding.outputs if noise_floor.rounding is not None else 0.0
+    if comparison.output_error > max(LEAST_OUTPUT, ROUNDED * rounded):
         reason = f"{summary}; outputs are off by {percent(comparison.output_error)}"
         return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
     if comparison.row > 1:
@@ -564,7 +593,10 @@ def _rest(
         return GuardVerdict(False, reason, error, noise_floor)
     if comparison.worst[1] > ONE_TENSOR:
         reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
-        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
+        noise = max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
+        common = limit if error <= AVERAGES_OUT * noise else None
+        near = error > 0.1 * limit
+        return GuardVerdict(False, reason, error, noise_floor, near=near, common=common)
     return GuardVerdict(True, summary, error, noise_floor)
 
 
@@ -579,11 +611,14 @@ def averages_out(
     not average out over the steps.
     """
     assert verdict.error is not None and verdict.common is not None
+    assert verdict.noise_floor is not None
+    within = verdict.error <= verdict.common  # only some parameters differ by too much
     errors: list[list[torch.Tensor]] = []
     for written, boosted in (first, second):
-        error, projection, _ = distance(boosted.gradients, written.gradients)
+        error, projection, entries = distance(boosted.gradients, written.gradients)
         # Strictly: to leave one example out gives an error that differs from batch to batch, too.
-        if not error <= 2 * verdict.error or abs(projection - 1) > BIAS:
+        allowed = BIAS + (_by_chance(error, entries) if within else 0.0)
+        if not error <= 2 * verdict.error or abs(projection - 1) > allowed:
             return verdict
         pairs = zip(boosted.gradients, written.gradients, strict=True)
         both = [(a, b) for a, b in pairs if a is not None and b is not None]
@@ -595,8 +630,43 @@ def averages_out(
     alike = product / max(math.sqrt(squares[0] * squares[1]), 1e-30)
     if math.sqrt(max(alike, 0.0)) * verdict.error > verdict.common:
         return verdict
-    reason = f"{verdict.reason.partition(':')[0]}, which averages out over batches"
+    noise = verdict.noise_floor.tensor_noise
+    beyond = {p for pair in (first, second) for p in _beyond(*pair, noise, ONE_TENSOR)}
+    if beyond and not _only_noise(sorted(beyond), first, second):
+        return verdict
+    summary = verdict.reason.partition(":")[0].partition(";")[0]
+    reason = f"{summary}, which averages out over batches"
     return replace(verdict, passed=True, reason=reason, near=False, common=None)
+
+
+def _only_noise(
+    positions: Sequence[int],
+    first: tuple[RepeatedCall, RepeatedCall],
+    second: tuple[RepeatedCall, RepeatedCall],
+) -> bool:
+    """Whether noise that differs from batch to batch is all that is wrong with these gradients.
+
+    Where the gradients of the examples nearly cancel, rounding each of them is more than what is
+    left: for a bias before a normalisation, say. A lost, scaled or shuffled gradient is not that.
+    """
+    kept: list[float] = []
+    for position in positions:
+        errors = []
+        for written, boosted in (first, second):
+            a, b = boosted.gradients[position], written.gradients[position]
+            if a is None or b is None or a.shape != b.shape or b.numel() < FEWEST_ENTRIES:
+                return False
+            error, projection, entries = distance([a], [b])
+            if not abs(projection - 1) <= BY_CHANCE * error / math.sqrt(entries):
+                return False
+            kept.append(projection)
+            errors.append((_dense(a) - _dense(b)).flatten())
+        one, other = errors
+        alike = float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+        if not alike <= BY_CHANCE / math.sqrt(len(one)):
+            return False
+    # Much noise would hide that one gradient is lost: on average, it must be seen to be there.
+    return sum(kept) / len(kept) >= 0.5
 
 
 def _by_chance(error: float, entries: int) -> float:

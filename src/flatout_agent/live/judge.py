@@ -253,19 +253,22 @@ class Judge:
         if isinstance(boosted, GuardVerdict):
             return boosted
         compared = _where_used(recorded, candidates, written, boosted)
-        noise_floor = self._noise_floor(recorded, written, purpose, compared)
-        verdict = guard.verdict(*compared, noise_floor, risk, purpose.redraws)
+        given = recorded, written, compared, risk, purpose, purpose.redraws
+        exact = risk == "exact" and not any(c.boost.cuts_outputs for c in judged)
+        # Without dropout it would be the same comparison, unless the call has some.
+        still = recorded.drew and not exact
+        still = still and (purpose.redraws or recorded.has_dropout is not False)
+        verdict = self._by_noise_floor(*given, further=not still)
         if verdict.common is not None and not recorded.drew:
             verdict = self._over_batches(recorded, candidates, under, compared, verdict)
-        exact = risk == "exact" and not any(c.boost.cuts_outputs for c in judged)
-        if exact or not recorded.drew or verdict.passed is not purpose.redraws:
+        if not still or verdict.passed is not purpose.redraws:
             return verdict
-        if recorded.has_dropout is False and not purpose.redraws:
-            return verdict  # it would be the same comparison
-        still = self._without_dropout(recorded, written, candidates, under, purpose)
-        if still is None or purpose.redraws or not still.passed:
-            return still or verdict
-        return still if guard.as_redrawn(recorded, written, verdict) else verdict
+        told = self._without_dropout(recorded, written, candidates, under, purpose)
+        if told is None:
+            return self._by_noise_floor(*given)
+        if purpose.redraws or not told.passed:
+            return told
+        return told if guard.as_redrawn(recorded, written, verdict) else verdict
 
     def _over_batches(
         self,
@@ -289,6 +292,25 @@ class Judge:
             return verdict  # inputs of another shape may need what is no longer there
         second = _where_used(other, candidates, written, boosted)
         return guard.averages_out(verdict, compared, second)
+
+    def _by_noise_floor(
+        self,
+        recorded: RecordedCall,
+        written: RepeatedCall,
+        compared: tuple[RepeatedCall, RepeatedCall],
+        risk: str,
+        purpose: NoiseFloorPurpose,
+        redraws: bool,
+        further: bool = True,
+    ) -> GuardVerdict:
+        """See `guard.verdict`; what is measured for it is kept."""
+        noise_floor = self._noise_floor(recorded, written, purpose, compared)
+        verdict = guard.verdict(
+            recorded, written, compared, noise_floor, risk, redraws, further=further
+        )
+        if verdict.noise_floor is not None and verdict.noise_floor is not noise_floor:
+            self.noise_floors.add(recorded.model, purpose, self.job.steps, verdict.noise_floor)
+        return verdict
 
     def _noise_floor(
         self,
@@ -351,8 +373,8 @@ class Judge:
         if isinstance(written, GuardVerdict) or isinstance(boosted, GuardVerdict):
             return None
         compared = _where_used(recorded, candidates, written, boosted)
-        noise_floor = self._noise_floor(recorded, as_written, purpose, compared)
-        told = guard.verdict(*compared, noise_floor, highest_risk(candidates), redraws=False)
+        risk = highest_risk(candidates)
+        told = self._by_noise_floor(recorded, as_written, compared, risk, purpose, False)
         if told.common is not None:
             told = self._over_batches(recorded, candidates, under, compared, told)
         return replace(told, reason=f"{told.reason}, without dropout")

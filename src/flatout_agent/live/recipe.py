@@ -36,8 +36,6 @@ DATA_BOUND = 0.3
 """If a step waits for data for at least this share, the loader comes first."""
 CHANGED = 1.2
 """After a speed-up this large the program is analysed again."""
-RISKY = 0.05
-"""A boost expected to cost more than this, and more than it brings, is left out of the recipe."""
 SURE = math.log(1.1)
 """A smaller gain, or one that rests on few pairs, is compared with the program as written once
 more."""
@@ -205,25 +203,13 @@ class Tuning:
 
     # The recipe ---------------------------------------------------------------------------------
 
-    def _fits(self, candidate: Candidate, group: Sequence[Candidate]) -> bool:
-        """Whether it can be on, and has something to do, beside the kept boosts and these."""
-        return not any(
-            other.excludes(candidate) or other.id in candidate.boost.covered_by
-            for other in [*self.state.kept, *group]
-        )
-
     def _try_recipe(self) -> Story:
         """Try the boosts that go on together first: the likeliest of alternatives, and none that
         compiles.
         """
         group: list[Candidate] = []
         for candidate in sorted(self.decisions.untried, key=lambda c: (-c.promise, c.id)):
-            boost = candidate.boost
-            if boost.compiles or boost.loads or boost.tried_alone or candidate.variant:
-                continue
-            if candidate.likely_harm > max(RISKY, candidate.likely_gain):
-                continue  # it is tried alone
-            if self._fits(candidate, group):
+            if self.turns.goes_together(candidate) and self.turns.fits(candidate, group):
                 group.append(candidate)
         if not group:
             return
@@ -250,7 +236,7 @@ class Tuning:
         """Switch on exact boosts with small gains together: their sum may be beyond doubt."""
         group: list[Candidate] = []
         for candidate in self.decisions.small:
-            if self._fits(candidate, group):
+            if self.turns.fits(candidate, group):
                 group.append(candidate)
         if len(group) < 2 or self.turns.refusal(2 * self.measure.pair_s(), 1.01, 0.0) is not None:
             return

@@ -63,8 +63,15 @@ class Trials:
         sound = checked.sound
         if len(sound) > 1:
             sound = self.decisions.without(sound, checked.idle, began)
-        ids = {candidate.id for candidate in group}
-        later = [candidate for candidate, _ in self.decisions.near if candidate.id in ids]
+        refused = [candidate for candidate in group if candidate.id in checked.refused]
+        later = [c for c in refused if any(near is c for near, _ in self.decisions.near)]
+        for_good = [c for c in refused if c.again or c not in later]
+        instead = self.turns.in_place_of(for_good, sound) if len(group) > 1 else []
+        if instead:
+            give_way = [c for c in sound if any(c.excludes(other) for other in instead)]
+            self.decisions.untried += give_way
+            yield from self.add([c for c in sound if c not in give_way] + instead)
+            return
         if len(group) > 1 and self.turns.worth_waiting_for(later):
             yield from self._try_meanwhile(sound, checked.verdict, began, later)
             return

@@ -23,6 +23,8 @@ SMALL = 0.01
 """A boost expected to bring or cost less than this is not worth pairs of its own."""
 HARMLESS = 0.02
 """A boost expected to cost less than this takes some pairs to be shown harmful."""
+RISKY = 0.05
+"""A boost expected to cost more than this, and more than it brings, is left out of the recipe."""
 PAIRS_ON_AVERAGE = 6
 """Pairs needed until a difference of some percent is clear."""
 
@@ -89,6 +91,34 @@ class Turns:
                 self.decisions.not_now(candidate, Refusal(reason))
             else:
                 found.append(candidate)
+        return found
+
+    def goes_together(self, candidate: Candidate) -> bool:
+        """Whether it may be tried in one go with others, and not alone."""
+        boost = candidate.boost
+        if boost.compiles or boost.loads or boost.tried_alone or candidate.variant:
+            return False
+        return candidate.likely_harm <= max(RISKY, candidate.likely_gain)
+
+    def fits(self, candidate: Candidate, group: Sequence[Candidate]) -> bool:
+        """Whether it can be on, and has something to do, beside the kept boosts and these."""
+        return not any(
+            other.excludes(candidate) or other.id in candidate.boost.covered_by
+            for other in [*self.state.kept, *group]
+        )
+
+    def in_place_of(
+        self, refused: Sequence[Candidate], sound: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """The untried alternatives to boosts that the Guard refuses, best first, that can be on
+        beside all sound ones that promise as much.
+        """
+        found: list[Candidate] = []
+        for other in sorted(self.decisions.untried, key=lambda c: (-c.promise, c.id)):
+            stay = [candidate for candidate in sound if candidate.promise >= other.promise]
+            alternative = any(other.excludes(candidate) for candidate in refused)
+            if alternative and self.goes_together(other) and self.fits(other, [*stay, *found]):
+                found.append(other)
         return found
 
     def _rounds_better(self, kept: Candidate, other: Candidate) -> bool:

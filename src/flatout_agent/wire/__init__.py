@@ -41,6 +41,7 @@ from flatout_agent.wire.host import CoresSeen as CoresSeen
 from flatout_agent.wire.host import FrameSeen as FrameSeen
 from flatout_agent.wire.host import HostSeen as HostSeen
 from flatout_agent.wire.host import StackSeen as StackSeen
+from flatout_agent.wire.live import ENOUGH_TO_CONFIRM as ENOUGH_TO_CONFIRM
 from flatout_agent.wire.live import SHORT_S as SHORT_S
 from flatout_agent.wire.live import BlockRun as BlockRun
 from flatout_agent.wire.live import BoostOrder as BoostOrder

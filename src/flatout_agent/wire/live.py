@@ -18,6 +18,8 @@ others when the program failed."""
 
 SHORT_S = 10.0
 """A run that trains for less than this is too short for windows: whole runs are compared."""
+ENOUGH_TO_CONFIRM = 0.8
+"""Share of the confirmation's estimated time that must be left to begin it."""
 CONFIRM_SHARE = 0.5
 """The share of the user's time that a confirmation may take."""
 

@@ -68,9 +68,8 @@ class Case:
         """As the checks take it."""
         with boosted_by(self.model, boost):
             boosted = calls.again(self.recorded)
-        own = self.noise_floors[risk]
-        found = guard.compare(self.written, boosted, own.tensor_noise)
-        return guard.judge(found, own, risk, self.redraws)
+        own, compared = self.noise_floors[risk], (self.written, boosted)
+        return guard.verdict(self.recorded, self.written, compared, own, risk, self.redraws)
 
 
 @functools.cache
@@ -344,6 +343,46 @@ def test_other_masks_pass_where_the_boost_draws_others():
 def test_where_masks_differ_a_fault_is_told_by_its_size():
     found = Case(*dropping(), redraws=True).verdict(outputs(lambda x: 3 * x), "exact")
     assert not found.passed, found.reason
+
+
+def noisy_bias(fault: str = "") -> list[tuple[calls.RepeatedCall, calls.RepeatedCall]]:
+    """Two batches as written and in 16 bits. Examples nearly cancel in the gradient of a bias,
+    so rounding each is five times what is left of it.
+    """
+    torch.manual_seed(0)
+    weight, bias, pairs = torch.randn(20_000), 6e-2 * torch.randn(256), []
+    for _ in range(2):
+        written = [weight + 1.4 * torch.randn_like(weight), bias + 0.5 * bias.roll(1)]
+        if fault != "the same in both batches" or not pairs:
+            noise = torch.randn_like(bias) * 5 * written[1].std()
+        of_bias = {
+            "lost": torch.zeros_like(bias),
+            "doubled": 2 * written[1],
+            "turned": -written[1],
+            "shuffled": written[1].roll(7),
+            "lost in noise": noise * 0.3,
+        }.get(fault, written[1] + noise)
+        rounded = [written[0] * (1 + 0.01 * torch.randn_like(weight)), of_bias]
+        few = 60 if fault == "too few entries" else len(bias)
+        batch = [[weight, bias[:few]] for weight, bias in (written, rounded)]
+        pairs.append(tuple(calls.RepeatedCall([], each, ["weight", "bias"]) for each in batch))
+    return pairs
+
+
+FAULTS_OF_A_BIAS = ("lost", "doubled", "turned", "shuffled", "lost in noise", "too few entries",
+                    "the same in both batches")  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["", *FAULTS_OF_A_BIAS])
+def test_noise_on_a_gradient_that_nearly_cancels_passes_unless_it_hides_a_fault(fault):
+    first, second = noisy_bias(fault)
+    floor = guard.NoiseFloor(
+        1e-6, 1.4, None, (1.4, 0.8), guard.Rounding(0.02, 0.0, (0.02, 0.1), ())
+    )
+    found = guard.judge(guard.compare(*first, floor.tensor_noise), floor, "rounding", False)
+    assert not found.passed
+    assert "for bias" in found.reason
+    assert guard.averages_out(found, first, second).passed is (not fault)
 
 
 def test_an_overflow_as_written_hides_nothing():

@@ -395,3 +395,13 @@ def test_a_slow_first_step_does_not_cost_the_confirmation() -> None:
     tuning = tune(program, "bf16-autocast", **orders)
     assert kept(tuning) == ["bf16-autocast"]
     assert 0 < tuning.budget.reserved_s < 20
+
+
+@pytest.mark.parametrize(("left_s", "search_s"), [(30.0, 10.0), (18.0, 0.0), (15.0, 15.0)])
+def test_the_search_has_what_is_too_little_for_the_confirmation(
+    left_s: float, search_s: float
+) -> None:
+    tuning = tuning_of(Program({}), "gc-pause", budget_s=left_s)
+    tuning.budget.begin()
+    tuning.budget.reserved_s, tuning.budget.found = 20.0, True
+    assert tuning.budget.left_s == pytest.approx(search_s)

@@ -18,6 +18,22 @@ def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
     assert not any("bf16-autocast" in r.on for r in program.records if isinstance(r, wire.BlockRun))
 
 
+@pytest.mark.parametrize("near", [False, True])
+def test_an_alternative_goes_on_with_the_recipe_in_place_of_what_the_guard_refuses(near) -> None:
+    """If it was near its limit, once it is refused a second time."""
+    refused = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=near)
+    program = Program({"cpu-bf16": 1.6, "fused-optimizer": 1.1}, longer=8, bf16_autocast=refused)
+    program.near_for = 3
+    names = ("bf16-autocast", "bf16-residual", "cpu-bf16", "fused-optimizer")
+    tuning = tune(program, *names, budget_s=60.0)
+    assert {"cpu-bf16", "fused-optimizer"} <= set(kept(tuning))
+    blocks = [set(r.on) for r in program.records if isinstance(r, wire.BlockRun) and r.on]
+    if not near:
+        assert blocks[0] == {"cpu-bf16", "fused-optimizer"}
+    looks = [step for name, step in program.checked if name == "bf16-autocast"][: 1 + near]
+    assert min(step for name, step in program.checked if name == "cpu-bf16") - looks[-1] <= 2
+
+
 NEAR = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
 
 
