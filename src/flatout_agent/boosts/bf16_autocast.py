@@ -7,8 +7,9 @@ Runs every call of the model, in training and in evaluation, inside
 computed as before. Weights, their gradients and the optimizer's state stay float32: autocast casts
 a copy for each matrix multiplication and convolution. On CPUs, `scaled_dot_product_attention` with
 dropout, which torch computes in float32, consists of products in bfloat16 as well. On x86 CPUs it
-does so without dropout, too, up to eight million weights (with AMX: up to 511 keys), as the
-backward pass by tiles in bfloat16 takes longer; beyond, CPUs without AMX compute it in float32.
+does so without dropout, too, up to eight million weights (with AMX: up to 16 million and 511 keys),
+as the backward pass by tiles in bfloat16 takes longer; beyond, it is computed in float32 (with AMX:
+up to 255 keys).
 Depthwise convolutions with a stride, and some in channels-last, are computed in float32 on x86 CPUs
 for the same reason. Functions that do not take bfloat16 beside float32, such as sparse products,
 `scatter_add_` or an assignment to a part of a tensor, get float32, where torch's autocast alone

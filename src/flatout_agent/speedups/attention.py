@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 Way = Callable[..., Any]
 """Called like the function itself; returns None for a call that it leaves alone."""
-MOST_WEIGHTS = 1 << 23
+MOST_WEIGHTS, MOST_WEIGHTS_AMX = 1 << 23, 1 << 24
 """Without dropout, up to so many weights are computed as a whole: they are kept for the backward
 pass, which tiles do not need, and tiles of more than 512 keys are as fast."""
-TILE_KEYS = 512
-"""CPUs with AMX are fast at tiles in bfloat16 that are filled: of so many keys."""
+TILE_KEYS, HALF_TILE_KEYS = 512, 256
+"""CPUs with AMX are fast at tiles in bfloat16 that are filled: of so many keys. Half filled, they
+take as long as tiles in float32, less filled up to six times as long."""
 
 
 class Attention:
@@ -81,10 +82,10 @@ def under_autocast(
     float32, and those without by tiles, whose backward pass in bfloat16 takes longer than in
     float32: up to three times with AVX512_BF16, and with AMX up to five times where a tile is not
     filled. With dropout, and up to `MOST_WEIGHTS`, a few operations on the matrix of all weights in
-    bfloat16 are faster than both.
+    bfloat16 are faster than both. What is larger is computed by tiles in float32 where those in
+    bfloat16 take longer.
 
-    without_dropout: take calls without dropout, too. slow_tiles: whatever the number of keys, and
-    what is larger by tiles in float32.
+    without_dropout: take calls without dropout, too. slow_tiles: however filled they are.
     """
     import torch
 
@@ -102,12 +103,13 @@ def under_autocast(
     if attn_mask is not None:
         simple = simple and not attn_mask.requires_grad and not is_causal
     with torch.autocast("cpu", enabled=False):
-        weights = query.shape[:3].numel() * key.shape[-2]
-        few = weights <= MOST_WEIGHTS and (slow_tiles or key.shape[-2] < TILE_KEYS)
+        keys = key.shape[-2]
+        most = MOST_WEIGHTS if slow_tiles else MOST_WEIGHTS_AMX if keys < TILE_KEYS else 0
+        few = query.shape[:3].numel() * keys <= most
         if simple and (dropout_p or few):
             bias = _bias(query, key, attn_mask, is_causal)
             return _whole(query, key, value, bias, dropout_p, scale)
-        if dropout_p or not slow_tiles:
+        if dropout_p or not (slow_tiles or keys < HALF_TILE_KEYS):
             return None
         if attn_mask is not None and attn_mask.is_floating_point():
             attn_mask = attn_mask.float()

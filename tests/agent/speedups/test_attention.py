@@ -121,6 +121,7 @@ def test_grouped_queries_and_masks_with_a_gradient(boosted, p):
 def test_other_cpus_attend_by_tiles_in_bfloat16(boosted, monkeypatch, instructions, keys):
     """With AMX, where they are filled: here the six keys are as many as a tile holds."""
     monkeypatch.setattr(attention_module, "TILE_KEYS", keys)
+    monkeypatch.setattr(attention_module, "HALF_TILE_KEYS", keys)
     model = Net()
     boosted(model, instructions)
     model(torch.randn(2, 6, 32))
@@ -132,7 +133,10 @@ def test_with_amx_few_keys_are_attended_to_as_a_whole(boosted, monkeypatch):
     boosted(model, "AMX")
     model(x)
     assert computed_in(model.seen[-1][1], "Baddbmm") is torch.bfloat16
-    monkeypatch.setattr(attention_module, "MOST_WEIGHTS", 4)
+    monkeypatch.setattr(attention_module, "MOST_WEIGHTS_AMX", 4)
+    model(x)
+    assert computed_in(model.seen[-1][1], "Attention") is torch.float32, "by tiles"
+    monkeypatch.setattr(attention_module, "HALF_TILE_KEYS", 6)
     model(x)
     assert computed_in(model.seen[-1][1], "Attention") is torch.bfloat16, "by torch's own tiles"
 
