@@ -121,6 +121,8 @@ def why_nothing(tuned: Tuned) -> str:
         return f"no gain held up in A/B runs ({result})"
     if any(trial.verdict is Verdict.KEPT and not is_untouched(trial) for trial in tuned.trials):
         return "what looked faster at first was not, when it was measured again"
+    if not tuned.noise:  # it was not measured
+        return "nothing was clearly faster"
     return f"nothing was faster beyond the noise ({units.share(tuned.noise)})"
 
 

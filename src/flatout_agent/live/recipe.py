@@ -31,7 +31,9 @@ from flatout_agent.live.trials import Trials
 from flatout_agent.live.turns import NextTurn, Turns
 
 WARM_UNITS = 5
-WARM_MOST_S = 10.0
+WARM_MOST_S, WARM_AGAIN_S = 10.0, 1.0
+"""The most seconds until units take about the same time: in the first process of a tuning, and in
+one that is begun again, where it is known how long a unit takes."""
 DATA_BOUND = 0.3
 """If a step waits for data for at least this share, the loader comes first."""
 CHANGED = 1.2
@@ -160,6 +162,8 @@ class Tuning:
         """
         ticks: list[Tick] = []
         began = self.machinery.now()
+        begun_again = self.orders.written_s is not None or self.orders.compared
+        most_s = WARM_AGAIN_S if begun_again else WARM_MOST_S
         while True:
             ticks.append((yield))
             last = [tick.seconds for tick in ticks[-WARM_UNITS:]]
@@ -168,7 +172,7 @@ class Tuning:
             unit_s = self.machinery.agree(usual, "max")
             steady = len(ticks) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
             enough = self.machinery.agree(float(steady or (long and len(ticks) > 1)), "min")
-            if enough or self.machinery.now() - began > WARM_MOST_S:
+            if enough or self.machinery.now() - began > most_s:
                 break
         self.measure.sizes.never_clean = len(ticks) > WARM_UNITS and not any(
             tick.clean for tick in ticks

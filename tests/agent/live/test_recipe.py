@@ -216,6 +216,16 @@ def test_a_short_program_begun_again_does_not_compare_anew_what_was_compared() -
     assert not any(with_bf16[3:]), with_bf16
 
 
+def test_a_restless_program_begun_again_is_not_watched_for_long_once_more() -> None:
+    firsts = []
+    for compared in ((), (wire.Compared("gc-pause", (), (0.0,)),)):
+        program = Program({"gc-pause": 1.1}, longer=8, slow=lambda p: 1.0 + 2 * (p.taken % 3 == 0))
+        tune(program, "gc-pause", budget_s=60.0, compared=compared)
+        firsts.append(next(r.step for r in program.records if isinstance(r, wire.BlockRun)))
+    first, again = firsts
+    assert again <= 16 < first
+
+
 def test_what_leads_by_far_is_believed_where_the_time_is_over_and_a_confirmation_follows() -> None:
     program = Program({"bf16-autocast": 1.12}, noise=0.2)
     assert kept(tune(program, "bf16-autocast", budget_s=10.0)) == ["bf16-autocast"]
