@@ -19,11 +19,12 @@ from flatout_agent.live import calls, headroom
 from flatout_agent.live.calls import RecordedCall, begin, finish
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.failed_calls import FailedCalls, first_line
-from flatout_agent.speedups import own_hooks
+from flatout_agent.speedups import nests, own_hooks
 from flatout_agent.tell.recorder import Recorder
 
 MOST_PASSED_OVER = 6
 """Calls that it waits for one in which all boosts in question do something."""
+UNSEEN = "no tensor was found in the {} that a model returns"
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
 NOTHING, BATCH, COMPARE, GIVE = range(4)
@@ -174,6 +175,10 @@ class RecordedCalls:
             finish(recorded, output, values=self.purpose == COMPARE)
         except headroom.OUT_OF_MEMORY:
             self.out_of_memory()
+            return
+        found = recorded.output_gradients or next(nests.tensors(output), None) is not None
+        if not found and hasattr(output, "__dict__"):
+            self.not_comparable(recorded.model, UNSEEN.format(type(output).__name__))
         else:
             self._waiting = [*self._waiting[-MOST_WAITING:], recorded]
 

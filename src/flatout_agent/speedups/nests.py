@@ -1,4 +1,5 @@
-"""Nests: leaves inside dicts, sequences and dataclasses, as loaders, models and losses pass them.
+"""Nests: leaves inside dicts, sequences, dataclasses and distributions, as loaders, models and
+losses pass them.
 
 This is the one walker of such nests. A rule says what counts as a leaf: `is_tensor` for the inputs
 and outputs of models, another if objects are to stay whole (`PackedSequence`, objects with their
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +36,18 @@ def is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
+def is_distribution(value: Any) -> bool:
+    """An instance of `torch.distributions`, or a transform in one, which holds tensors."""
+    torch = sys.modules.get("torch.distributions")
+    if torch is None or not isinstance(value, (torch.Distribution, torch.Transform)):
+        return False
+    return not hasattr(value, "_parameters")  # a flow that is a module
+
+
 def members(value: Any) -> Collection[tuple[Any, Any]] | None:
     """(key, member) of a nest, in order, or None if the value is no nest.
 
-    Keys are those of a mapping, positions in a list or tuple, names in a dataclass.
+    Keys are those of a mapping, positions in a list or tuple, names in a dataclass or distribution.
     """
     if isinstance(value, (list, tuple)):
         return list(enumerate(value))
@@ -45,7 +55,7 @@ def members(value: Any) -> Collection[tuple[Any, Any]] | None:
         return value.items()
     if is_dataclass(value):
         return _fields(value)
-    return None
+    return list(vars(value).items()) if is_distribution(value) else None
 
 
 def change(value: Any, action: Callable[[Any], Any], is_leaf: LeafRule = is_tensor) -> Any:
@@ -74,7 +84,7 @@ def change(value: Any, action: Callable[[Any], Any], is_leaf: LeafRule = is_tens
 
 
 def _with(value: Any, changes: dict[Any, Any]) -> Any:
-    """A copy of a mapping or dataclass with these members."""
+    """A copy of a mapping, dataclass or distribution with these members."""
     if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
         return {**value, **changes}
     twin = copy.copy(value)
@@ -126,7 +136,9 @@ def _values(value: Any) -> Iterable[Any]:
         return value
     if isinstance(value, Mapping):
         return value.values()
-    return [member for _, member in _fields(value)] if is_dataclass(value) else ()
+    if is_dataclass(value):
+        return [member for _, member in _fields(value)]
+    return vars(value).values() if is_distribution(value) else ()
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:

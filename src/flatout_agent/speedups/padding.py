@@ -213,6 +213,7 @@ class WithoutPadding:
                     parts = [None]
             if form is None:
                 output = call(*args, **kwargs)
+                _no_distributions(output)
                 shapes = [tuple(leaf.shape) for leaf in nests.tensors(output)]
                 del output
             if restore is not None:
@@ -233,6 +234,12 @@ class WithoutPadding:
         if restore is not None:
             restore()
         return call(*args, **kwargs)
+
+
+def _no_distributions(output: Any) -> None:
+    """Raise ValueError if the output holds any: they know their shape, so parts make no whole."""
+    if next(nests.leaves(output, nests.is_distribution), None) is not None:
+        raise ValueError("the model returns distributions")
 
 
 RULES = ("rows", "labels", "shifted labels", "sum")

@@ -212,6 +212,37 @@ def test_a_second_model_that_cannot_be_compared_is_not_passed_over(program):
     assert not run.check("boost", step).passed
 
 
+class Policy(nn.Module):
+    """Returns an object: a distribution, or one of a class of its own."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.net, self.own = nn.Linear(20, 4), own
+
+    def forward(self, x: torch.Tensor) -> Any:
+        policy = torch.distributions.Normal(self.net(x), 1.0)
+        return types.SimpleNamespace(policy=policy) if self.own else policy
+
+
+@pytest.mark.parametrize(("own", "factor", "passes"), [(0, 1.0, 1), (0, 1.05, 0), (1, 1.0, 0)])
+def test_a_model_that_returns_an_object_is_not_passed_over(program, own, factor, passes):
+    """If it is a distribution, its tensors are compared; else only exact boosts go on."""
+    layer = lambda call: lambda x: call(x * factor)  # noqa: E731
+    run = program(boost=planted(layer, Risk.ROUNDING))
+    policy = Policy(bool(own))
+    run.watch(policy)
+    run.optimizers.append(torch.optim.SGD(policy.parameters(), 0.01))
+
+    def step() -> None:
+        x, y = vectors()
+        acted = policy(x)
+        policy_loss = (acted.policy if own else acted).log_prob(torch.ones(len(x), 4)).mean()
+        run.backward(cross_entropy(run.model(x / factor), y) - policy_loss)
+        run.update()
+
+    assert run.check("boost", step).passed is bool(passes)
+
+
 def gan_step(run: Program, generator: nn.Module, judge: nn.Module) -> None:
     """DCGAN's: three backward passes, the generator's call long before its own."""
     fake = generator(torch.randn(16, 4))

@@ -52,6 +52,19 @@ def test_dataclasses_and_model_outputs_keep_their_type():
     assert before.logits.dtype == torch.bfloat16, "the model's own object stays as it was"
 
 
+def test_distributions_are_cast_with_those_they_are_made_of():
+    from torch import distributions as D
+
+    normal = D.Normal(low(4, 2), low(4, 2))
+    before = D.Independent(D.TransformedDistribution(normal, D.TanhTransform(cache_size=1)), 1)
+    after = cast({"policy": before})["policy"]
+    action = after.rsample()
+    assert action.dtype == after.log_prob(action).dtype == torch.float32
+    assert (type(after), after.event_shape) == (D.Independent, before.event_shape)
+    assert before.rsample().dtype == torch.bfloat16, "the model's own object stays as it was"
+    assert len(list(nests.tensors(D.Categorical(logits=low(4, 3))))) >= 1
+
+
 def test_what_holds_nothing_to_cast_is_the_same_object():
     for value in ({"a": torch.ones(2)}, [1, "x"], Pair(1, 2), Frozen(torch.ones(1), "x"), None):
         assert cast(value) is value
