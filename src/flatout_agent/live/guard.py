@@ -35,9 +35,10 @@ LEAST_ROUNDED = 0.03
 AVERAGES_OUT = 0.1
 """A larger error of a rounding boost passes, too, up to this share of the batch noise (a hundredth
 of its variance), if the part of it that two batches have in common is within the limit. So does a
-parameter's error beyond the limit, if it is noise on a gradient that is otherwise the same."""
-FEWEST_ENTRIES = 64
-"""Fewer entries do not tell noise from a fault."""
+parameter's error beyond its own limit, if it is noise on a gradient that is otherwise the same."""
+FEWEST_ENTRIES, SEEN = 64, 0.5
+"""With fewer entries, and so much noise that it may change the projection by this share by chance,
+noise is not told from a fault."""
 BY_CHANCE = 4.0
 """Independent errors correlate by at most this many times the root of 1 / entries."""
 LEAST_TENSOR = 0.25
@@ -567,7 +568,8 @@ def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     if not error <= limit:
         reason = f"{summary}: more than {percent(limit / noise)}"
         rest = _rest(comparison, noise_floor, limit, summary)
-        common = limit if rest.passed and error <= AVERAGES_OUT * noise else rest.common
+        common = limit if rest.passed or rest.common is not None else None
+        common = common if error <= AVERAGES_OUT * noise else None
         return GuardVerdict(False, reason, error, noise_floor, error < 2 * limit, common=common)
     return _rest(comparison, noise_floor, limit, summary)
 
@@ -593,10 +595,8 @@ def _rest(
         return GuardVerdict(False, reason, error, noise_floor)
     if comparison.worst[1] > ONE_TENSOR:
         reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
-        noise = max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
-        common = limit if error <= AVERAGES_OUT * noise else None
         near = error > 0.1 * limit
-        return GuardVerdict(False, reason, error, noise_floor, near=near, common=common)
+        return GuardVerdict(False, reason, error, noise_floor, near=near, common=limit)
     return GuardVerdict(True, summary, error, noise_floor)
 
 
@@ -632,7 +632,7 @@ def averages_out(
         return verdict
     noise = verdict.noise_floor.tensor_noise
     beyond = {p for pair in (first, second) for p in _beyond(*pair, noise, ONE_TENSOR)}
-    if beyond and not _only_noise(sorted(beyond), first, second):
+    if beyond and not _only_noise(sorted(beyond), noise, first, second):
         return verdict
     summary = verdict.reason.partition(":")[0].partition(";")[0]
     reason = f"{summary}, which averages out over batches"
@@ -641,6 +641,7 @@ def averages_out(
 
 def _only_noise(
     positions: Sequence[int],
+    noise: tuple[float, ...],
     first: tuple[RepeatedCall, RepeatedCall],
     second: tuple[RepeatedCall, RepeatedCall],
 ) -> bool:
@@ -651,22 +652,29 @@ def _only_noise(
     """
     kept: list[float] = []
     for position in positions:
-        errors = []
+        errors, largest = [], 0.0
         for written, boosted in (first, second):
             a, b = boosted.gradients[position], written.gradients[position]
-            if a is None or b is None or a.shape != b.shape or b.numel() < FEWEST_ENTRIES:
+            if a is None or b is None or a.shape != b.shape:
                 return False
             error, projection, entries = distance([a], [b])
-            if not abs(projection - 1) <= BY_CHANCE * error / math.sqrt(entries):
+            chance = BY_CHANCE * error / math.sqrt(entries)
+            if entries < FEWEST_ENTRIES and chance > SEEN:
+                return False
+            # A gradient of the same length in another direction is shorter along this one.
+            if not abs(projection - 1) <= chance + min(error, SEEN) ** 2:
                 return False
             kept.append(projection)
             errors.append((_dense(a) - _dense(b)).flatten())
+            largest = max(largest, error)
         one, other = errors
         alike = float(torch.nn.functional.cosine_similarity(one, other, dim=0))
-        if not alike <= BY_CHANCE / math.sqrt(len(one)):
+        limit = noise[position] if position < len(noise) else 0.0
+        common = math.sqrt(max(alike, 0.0)) * largest
+        if not (alike <= BY_CHANCE / math.sqrt(len(one)) or common <= limit):
             return False
     # Much noise would hide that one gradient is lost: on average, it must be seen to be there.
-    return sum(kept) / len(kept) >= 0.5
+    return sum(kept) / len(kept) >= SEEN
 
 
 def _by_chance(error: float, entries: int) -> float:
