@@ -288,7 +288,6 @@ def workstation() -> Machine:
         network_ports=(),
         libraries=(),
         interpreter=interpreter(torch()),
-        pythons=(),
         environment={},
         recorded="2026-11-21",
     )
@@ -350,7 +349,6 @@ def windows() -> Machine:
         disks=disks(file_system="NTFS"),
         libraries=(),
         interpreter=python,
-        pythons=(),
         environment={},
         recorded="2026-11-21",
     )
@@ -605,7 +603,6 @@ def mac() -> Machine:
         disks=disks(file_system="apfs"),
         libraries=(),
         interpreter=python,
-        pythons=(),
         environment={},
         recorded="2026-11-21",
     )

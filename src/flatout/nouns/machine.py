@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flatout.nouns.gpu import Driver, Gpu, GpuPair
-from flatout.nouns.interpreter import Interpreter, OtherPython, Torch
+from flatout.nouns.interpreter import Interpreter, Torch
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,6 @@ class Machine:
     libraries: tuple[Library, ...] | None = None
     interpreter: Interpreter | None = None
     """The user's Python, or None if none was found."""
-    pythons: tuple[OtherPython, ...] | None = None
     environment: dict[str, str] | None = None
     """Relevant variables that are set."""
     unread: tuple[str, ...] = ()
