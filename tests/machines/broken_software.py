@@ -112,7 +112,7 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             ("ENV023",),
         ),
         "gtx-1080-with-new-torch": (changed(workstation(), gpus=(gpu(**GTX_1080),)), ("ENV023",)),
-        "old-gpu-beside-new-one": (both, ("ENV023", "HW018")),
+        "old-gpu-beside-new-one": (both, ("ENV023",)),
         "rocm-torch-on-nvidia": (
             with_torch(workstation(), "2.9.1", "rocm6.4", hip="6.4.43484"),
             ("ENV021",),

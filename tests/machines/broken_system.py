@@ -77,21 +77,6 @@ def ports(machine: Machine, **facts: Any) -> Machine:
     return dataclasses.replace(machine, network_ports=(*well, dataclasses.replace(last, **facts)))
 
 
-def mixed() -> Machine:
-    """An RTX 3090 beside an RTX 4090."""
-    older = gpu(
-        1,
-        name="NVIDIA GeForce RTX 3090",
-        pci_id="10de:2204",
-        compute_capability=(8, 6),
-        clock_sm_max_mhz=2100,
-        power_limit_w=350.0,
-        power_limit_default_w=350.0,
-        power_limit_max_w=400.0,
-    )
-    return two_cards(gpus=(gpu(0), older))
-
-
 def shared_server() -> Machine:
     """A server on which a colleague's notebook and run live."""
     people = (
@@ -170,7 +155,6 @@ def old_box() -> Machine:
         cpu=cpu(
             4,
             name="Intel(R) Core(TM) i5-3470 CPU @ 3.20GHz",
-            avx512_bf16=False,
             governor="powersave",
         ),
         memory=memory(4, swap_used_bytes=3 * GIB, available_bytes=GIB // 4),
@@ -267,9 +251,7 @@ def program_fault() -> Machine:
 MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "container-small": (small_container(), ("ENV060", "ENV061", "ENV061", "ENV063", "ENV064")),
     "kubernetes-pod": (pod(), ("ENV060", "HW011")),
-    "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
-    "mixed-gpus": (mixed(), ("HW018",)),
     "windows-crowded": (crowded_desktop(), ("ENV066", "HW011")),
     "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV066")),
     "old-box": (

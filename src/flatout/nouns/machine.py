@@ -118,8 +118,6 @@ class Cpu:
     """Hardware threads that affinity leaves to this process."""
     quota_cores: float | None = None
     """The cgroup's CPU quota, or None without a quota (or outside Linux)."""
-    avx512_bf16: bool | None = None
-    amx_bf16: bool | None = None
     governor: str | None = None
     """performance, powersave, schedutil, ..."""
     scaling_driver: str | None = None

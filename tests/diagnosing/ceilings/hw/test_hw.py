@@ -9,7 +9,7 @@ import pytest
 
 from diagnosing.ceilings.benched import benched, codes, cpu_row, findings, giving, only, with_rows
 from flatout.benching import benching
-from flatout.nouns.ceiling import Benched, Ceiling, Point
+from flatout.nouns.ceiling import Ceiling, Point
 from flatout.nouns.finding import Severity
 from flatout.nouns.gpu import GpuProcess
 from flatout.nouns.machine import Machine
@@ -273,33 +273,6 @@ def test_without_nvlink_a_copy_from_the_host_is_the_measure() -> None:
 def test_silent_where_all_pairs_are_fast_or_nothing_was_measured() -> None:
     assert findings("HW035", with_rows(benched(a100()), between(250.0, 240.0)), a100()) == ()
     assert findings("HW035", benched(a100()), a100()) == ()
-
-
-def halves(half: float, whole: float) -> Benched:
-    rows = (
-        cpu_row("matmul-cpu-bf16", half, "TFLOP/s"),
-        cpu_row("matmul-cpu-fp32", whole, "TFLOP/s"),
-    )
-    return with_rows(benched(cpu_server()), *rows)
-
-
-def test_amx_without_a_gain() -> None:
-    machine = changed(
-        cpu_server(), cpu__amx_bf16=True, environment={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
-    )
-    finding = only("HW038", halves(1.5, 1.0), machine)
-    assert "1.50x of float32, with AMX" in finding.title
-    assert finding.cure.commands == ("unset ONEDNN_MAX_CPU_ISA",)
-
-
-def test_silent_where_it_gains_or_the_cpu_has_none() -> None:
-    amx = changed(cpu_server(), cpu__amx_bf16=True)
-    assert findings("HW038", halves(6.0, 1.0), amx) == ()
-    avx = changed(cpu_server(), cpu__amx_bf16=False, cpu__avx512_bf16=True)
-    assert findings("HW038", halves(1.5, 1.0), avx) == ()
-    assert len(findings("HW038", halves(1.0, 1.0), avx)) == 1
-    none = changed(cpu_server(), cpu__amx_bf16=False, cpu__avx512_bf16=False)
-    assert findings("HW038", halves(0.3, 1.0), none) == ()
 
 
 @pytest.mark.parametrize("name", ["a100", "A100-SXM", "NVIDIA A100-SXM4-80GB"])

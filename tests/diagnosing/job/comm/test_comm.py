@@ -33,7 +33,6 @@ def ceilings(ranks: int, gb_per_s: float) -> tuple[Ceiling, ...]:
 MICRO = {"job__micro_steps": 4.0}
 UNSIZED = Collective("all_reduce", 24.0, 36.0, 16.0)
 ONCE = Collective("all_reduce", 5.0, 36.0, 16.0, 102.2e6)
-SMALL = Collective("all_reduce", 161.0, 6.4, 6.0, 40e6)
 SLOW = Collective("all_reduce", 5.0, 18.0, 12.0, 102.2e6, ranks=8, bus_gb_per_s=10.0)
 FAST = ceilings(8, gb_per_s=200.0)
 BUFFERS = Collective("broadcast", 2.0, 5.0, 4.0, 2e5, ranks=8)
@@ -105,16 +104,6 @@ def test_gradients_reduced_each_micro_batch() -> None:
         assert "while nothing computes" in made.only(EXCHANGED, once).title
 
 
-def test_messages_small() -> None:
-    profile = exchanging(SMALL)
-    finding = made.only("messages-small", profile)
-    assert finding.code == "COMM005"
-    assert "161 small messages" in finding.title
-    assert made.saved_ms(finding, profile) == pytest.approx(6.0 * (1 - 40e6 / 2**20 / 25 / 161))
-    unknown = exchanging(dataclasses.replace(SMALL, bytes=None))
-    assert made.only("messages-small", unknown).gain is not None
-
-
 def test_unused_parameters_searched() -> None:
     profile = made.ddp_profile({Kind.WAIT_HOST: 15.0}, job__models__0__searches_unused=True)
     finding = made.only("ddp-does-needless-work", profile)
@@ -151,9 +140,6 @@ def but(collective: Collective, job: Mapping[str, Any] = {}, **facts: Any) -> Pr
 
 
 SILENT = [
-    ("messages-small", but(SMALL, calls=5.0)),
-    ("messages-small", but(SMALL, exposed_ms=0.5)),
-    ("messages-small", but(SMALL, bytes=None, ms=64.0)),
     (BELOW, but(SLOW, {"ceilings": ()})),
     (BELOW, but(SLOW, {"ceilings": ceilings(2, gb_per_s=200.0)})),
     (BELOW, but(SLOW, {"ceilings": ceilings(8, gb_per_s=19.0)})),

@@ -9,6 +9,7 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind, HostLine, HostTime
@@ -25,10 +26,10 @@ def few(workers: int, busy_ms: float | None, **changes: Any) -> Profile:
     return made.changed(profile, seen__worker_cpu_s=seconds, **changes)
 
 
-NO_WORKERS, SLOW = "loader-without-workers", "loader-workers-too-slow"
-STARTED = "workers-started-each-epoch"
-REPEATED, PREPARED = "work-repeated-for-each-sample", "samples-prepared-in-step"
-PADDED, SINGLY = "padded-beyond-longest", "rows-fetched-one-by-one"
+NO_WORKERS, SLOW = "DATA001", "DATA002"
+STARTED = "DATA004"
+REPEATED, PREPARED = "DATA009", "DATA010"
+PADDED, SINGLY = "DATA011", "DATA013"
 NONE = {"job__loaders__0__num_workers": 0}
 
 
@@ -46,12 +47,6 @@ def test_without_workers() -> None:
     assert made.saved_ms(finding, profile) == pytest.approx(260, abs=0.5)
 
 
-def test_without_workers_on_few_cores_loading_stays_the_longer_part() -> None:
-    profile = made.profile({Kind.WAIT_DATA: 600.0}, job__loaders__0__num_workers=0, job__cores=3)
-    finding = made.only(NO_WORKERS, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(700 - 600 / 2, abs=1)
-
-
 def test_without_workers_on_a_cpu_the_work_stays() -> None:
     profile = made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0)
     finding = made.only(NO_WORKERS, profile)
@@ -63,13 +58,6 @@ def test_without_workers_on_a_cpu_the_work_stays() -> None:
     finding = made.only(NO_WORKERS, idle_cores)
     assert made.saved_ms(finding, idle_cores) == pytest.approx(200, abs=1)
     assert "num_workers=2" in made.changes(finding)
-
-
-def test_an_iterable_dataset_must_share_out_its_data() -> None:
-    changes = {"job__loaders__0__num_workers": 0, "job__loaders__0__iterable": True}
-    finding = made.only(NO_WORKERS, made.profile(WAITING, **changes))
-    assert finding.boost is None
-    assert "get_worker_info" in made.changes(finding)
 
 
 def test_a_trace_alone_names_the_iterator() -> None:
@@ -117,14 +105,6 @@ def test_workers_started_each_epoch() -> None:
     assert made.findings(SLOW, later) == ()
 
 
-def test_storage_slow() -> None:
-    profile = few(8, busy_ms=200.0)
-    finding = made.only(SLOW, profile)
-    assert finding.code == "DATA002"
-    assert "84% of their time" in finding.title
-    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
-
-
 @pytest.mark.parametrize(("idle_share", "count"), [(0.6, 1), (0.05, 0)])
 def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: int) -> None:
     profile = few(8, busy_ms=200.0)
@@ -132,24 +112,6 @@ def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: in
     host = HostTime(10, step_ms, (), worker_idle_ms=idle_share * 8 * step_ms, idle_known=True)
     found = made.findings(SLOW, dataclasses.replace(profile, host=host))
     assert len(found) == count
-
-
-def test_decoding_binds() -> None:
-    profile = few(15, busy_ms=2350.0, job__cores=16)
-    finding = made.only(SLOW, profile)
-    assert finding.code == "DATA002"
-    assert "a sample costs 9.18 ms, decoding a picture 4.17 ms" in finding.evidence
-    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
-
-
-def test_the_line_that_the_workers_execute_most() -> None:
-    place = Place("data.py", 30, "Pictures.__getitem__", "image = Image.open(path)")
-    line = HostLine(place, HostKind.LIBRARY, 900.0, "image.convert('RGB')", "PIL", loading=True)
-    host = HostTime(10, 100.0, (), worker_lines=(line,))
-    profile = dataclasses.replace(few(15, busy_ms=2350.0, job__cores=16), host=host)
-    finding = made.only(SLOW, profile)
-    assert finding.where == "data.py:30"
-    assert "most of it image.convert('RGB') in PIL at data.py:30" in finding.evidence
 
 
 def test_work_repeated_for_each_sample() -> None:
@@ -179,16 +141,6 @@ def prepared(share: float, **fields: object) -> Profile:
         callee="image.convert('RGB')", loading=True, **fields,
     )  # fmt: skip
     return made.changed(sampled.profile(line), job__loaders__0__num_workers=0)
-
-
-def test_the_line_of_the_data_set_and_what_it_calls() -> None:
-    slow = prepared(0.5)
-    finding = made.only(PREPARED, slow)
-    assert (finding.code, finding.where) == ("DATA010", "train.py:12")
-    assert "Pictures.__getitem__()" in finding.evidence
-    assert "Decode once" in finding.cure.text
-    step_ms = slow.anatomy.step_ms
-    assert made.saved_ms(finding, slow) == pytest.approx(0.45 * step_ms, rel=0.01)
 
 
 def padded(share: float, **changes: Any) -> Profile:
@@ -223,15 +175,6 @@ def rows(**changes: object) -> Profile:
             **changes,
         },
     )
-
-
-def test_rows_in_memory_are_worth_one_index_operation() -> None:
-    profile = rows()
-    finding = made.only(SINGLY, profile)
-    assert (finding.code, finding.boost) == ("DATA013", "batch-fetch")
-    assert "waits 260 ms of 360 ms for 512 rows" in finding.evidence
-    assert "BatchSampler(RandomSampler(dataset), 512" in made.changes(finding)
-    assert made.saved_ms(finding, profile) == pytest.approx(0.95 * 260, abs=0.5)
 
 
 def test_it_stands_in_place_of_workers() -> None:
@@ -301,3 +244,34 @@ SILENT = [
 @pytest.mark.parametrize(("check", "profile"), SILENT)
 def test_nothing_is_told(check: str, profile: Profile) -> None:
     assert made.findings(check, profile) == ()
+
+
+TOLD = [
+    told("without workers on few cores loading stays the longer part", NO_WORKERS,
+         made.profile({Kind.WAIT_DATA: 600.0}, job__loaders__0__num_workers=0, job__cores=3),
+         saves=pytest.approx(700 - 600 / 2, abs=1)),
+    told("an iterable dataset must share out its data", NO_WORKERS,
+         made.profile(WAITING, job__loaders__0__num_workers=0, job__loaders__0__iterable=True),
+         "get_worker_info", boost=None),
+    told("storage slow", SLOW, few(8, busy_ms=200.0), "84% of their time",
+         saves=pytest.approx(60, abs=1)),
+    told("decoding binds", SLOW, few(15, busy_ms=2350.0, job__cores=16),
+         "a sample costs 9.18 ms, decoding a picture 4.17 ms", saves=pytest.approx(60, abs=1)),
+    told("the line that the workers execute most", SLOW,
+         dataclasses.replace(few(15, busy_ms=2350.0, job__cores=16), host=HostTime(10, 100.0, (),
+             worker_lines=(HostLine(Place("data.py", 30, "Pictures.__getitem__",
+             "image = Image.open(path)"), HostKind.LIBRARY, 900.0, "image.convert('RGB')", "PIL",
+             loading=True),))),
+         "most of it image.convert('RGB') in PIL at data.py:30", where="data.py:30"),
+    told("the line of the data set and what it calls", PREPARED, prepared(0.5),
+         "Pictures.__getitem__()", "Decode once", where="train.py:12",
+         saves=0.45 * prepared(0.5).anatomy.step_ms),
+    told("rows in memory are worth one index operation", SINGLY, rows(),
+         "waits 260 ms of 360 ms for 512 rows", "BatchSampler(RandomSampler(dataset), 512",
+         boost="batch-fetch", saves=pytest.approx(0.95 * 260, abs=0.5)),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()
