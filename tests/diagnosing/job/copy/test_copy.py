@@ -110,25 +110,6 @@ def test_tensors_made_in_each_step_on_a_cpu() -> None:
     assert made.saved_ms(second, profile) == pytest.approx(13)
 
 
-def test_values_that_change_are_kept_in_arrays_and_half_of_the_time_stays() -> None:
-    place = Place("train.py", 70, "rollout", "s = torch.tensor([e.state for e in envs])")
-    rows = (Operator("aten::lift_fresh", Kind.OTHER, 1.0, 0.1, where=place),)
-    calls = (CallSeen("torch.tensor", 1.0, 0.020, "train.py:70", "cpu"),)
-    profile = made.cpu_profile(operators=rows, seen__calls=calls, seen__flow=FlowSeen(2, 100, 0.1))
-    (finding,) = made.findings(BUILT, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(10)
-    assert "from_numpy" in finding.cure.text
-
-
-def test_what_evaluation_takes_on_the_line_is_no_part_of_the_step() -> None:
-    calls = (CallSeen("torch.tensor", 8.0, 0.080, "train.py:10", "cpu"),)
-    profile = made.changed(
-        sampled.profile(sampled.line(10, HostKind.TORCH, 12.0)), seen__calls=calls
-    )
-    (finding,) = made.findings(BUILT, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(12, rel=0.02)
-
-
 HIDDEN = dataclasses.replace(PINNED, exposed_ms=0.2)
 ON_DEVICE = dataclasses.replace(MASK, source="mask = torch.ones(9, device=device)")
 SILENT = [
@@ -172,6 +153,16 @@ TOLD = [
     told("copies hold up computing", PINNED_ONES,
          job((dataclasses.replace(PINNED, where=KWARG),)), "stream = torch.cuda.Stream()",
          saves=6.2),
+    told("values that change are kept in arrays and half of the time stays", BUILT,
+         made.cpu_profile(operators=(Operator("aten::lift_fresh", Kind.OTHER, 1.0, 0.1,
+             where=Place("train.py", 70, "rollout",
+             "s = torch.tensor([e.state for e in envs])")),), seen__calls=(CallSeen("torch.tensor",
+             1.0, 0.02, "train.py:70", "cpu"),), seen__flow=FlowSeen(2, 100, 0.1)),
+         "from_numpy", saves=10),
+    told("what evaluation takes on the line is no part of the step", BUILT,
+         made.changed(sampled.profile(sampled.line(10, HostKind.TORCH, 12.0)),
+             seen__calls=(CallSeen("torch.tensor", 8.0, 0.08, "train.py:10", "cpu"),)),
+         saves=pytest.approx(12, rel=0.02)),
 ]  # fmt: skip
 
 

@@ -33,53 +33,6 @@ PADDED, SINGLY = "DATA011", "DATA013"
 NONE = {"job__loaders__0__num_workers": 0}
 
 
-def test_without_workers() -> None:
-    changes = {"job__loaders__0__num_workers": 0, "job__cores": 16, "job__wait_share": 0.72}
-    profile = made.profile(WAITING, **changes)
-    finding = made.only(NO_WORKERS, profile)
-    assert (finding.code, finding.severity) == ("DATA001", Severity.WARNING)
-    assert finding.where == "train.py:80"
-    assert finding.boost == "loader-workers"
-    assert "waits 260 ms of 360 ms" in finding.evidence
-    assert "num_workers=0, 16 cores" in finding.evidence
-    assert "num_workers=15" in made.changes(finding)
-    # 15 workers need 17 ms of their 260 for a step: what remains is the step without its wait
-    assert made.saved_ms(finding, profile) == pytest.approx(260, abs=0.5)
-
-
-def test_without_workers_on_a_cpu_the_work_stays() -> None:
-    profile = made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0)
-    finding = made.only(NO_WORKERS, profile)
-    # 298 ms of training, and half of 200 ms in which one of two workers holds each thread up
-    assert made.saved_ms(finding, profile) == pytest.approx(498 - (298 + 200 / 2), abs=1)
-    few = made.changed(profile, job__cores=2, job__threads=2)
-    assert made.findings(NO_WORKERS, few) == ()
-    idle_cores = made.changed(profile, job__threads=4)
-    finding = made.only(NO_WORKERS, idle_cores)
-    assert made.saved_ms(finding, idle_cores) == pytest.approx(200, abs=1)
-    assert "num_workers=2" in made.changes(finding)
-
-
-def test_a_trace_alone_names_the_iterator() -> None:
-    gap = Gap(
-        Kind.WAIT_DATA, 260.0, 1.0, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    )
-    profile = made.profile(WAITING, job=None, seen=None, gaps=(gap,))
-    finding = made.only(NO_WORKERS, profile)
-    assert finding.boost is None and finding.where is None
-    several = dataclasses.replace(gap, doing="enumerate(DataLoader)#_MultiProcessingDataLoaderIter")
-    assert made.findings(NO_WORKERS, made.changed(profile, gaps=(several,))) == ()
-
-
-def test_too_few_workers() -> None:
-    profile = few(2, busy_ms=310.0)
-    finding = made.only(SLOW, profile)
-    assert (finding.code, finding.where) == ("DATA002", "train.py:80")
-    assert "2 workers, computing 97% of their time; 32 cores" in finding.evidence
-    assert "num_workers=4" in made.changes(finding)  # 310 / 99.6 ms, a quarter to spare
-    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
-
-
 def test_too_few_workers_where_their_use_is_not_known() -> None:
     assert made.only(SLOW, few(2, busy_ms=None)).gain is not None
 
@@ -158,11 +111,6 @@ def test_inputs_that_are_mostly_padding() -> None:
     assert made.saved_ms(finding, job) == pytest.approx(0.6 * spent_ms, rel=0.01)
 
 
-def test_without_a_loader_the_models_line_is_named() -> None:
-    job = padded(0.6, seen__loader_where=None, seen__model_where="train.py:64")
-    assert made.only(PADDED, job).where == "train.py:64"
-
-
 def rows(**changes: object) -> Profile:
     """A job that waits 260 of 360 ms for rows that are in memory."""
     return made.profile(
@@ -197,6 +145,16 @@ def test_why_workers_are_too_slow(
     workers: int, busy_ms: float | None, cores: int, title: str
 ) -> None:
     assert title in made.only(SLOW, few(workers, busy_ms, job__cores=cores)).title
+
+
+ITERATOR = Gap(
+    Kind.WAIT_DATA, 260.0, 1.0, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+)
+
+
+def recorded(gap: Gap) -> Profile:
+    """A trace alone, with this gap."""
+    return made.profile(WAITING, job=None, seen=None, gaps=(gap,))
 
 
 SILENT = [
@@ -238,6 +196,14 @@ SILENT = [
             {"job__loaders__0__batch_size": None},
         )
     ),
+    # without workers on a cpu the work stays
+    (
+        NO_WORKERS,
+        made.cpu_profile(
+            {Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0, job__cores=2, job__threads=2
+        ),
+    ),
+    (NO_WORKERS, recorded(dataclasses.replace(ITERATOR, doing="_MultiProcessingDataLoaderIter"))),
 ]
 
 
@@ -269,6 +235,27 @@ TOLD = [
     told("rows in memory are worth one index operation", SINGLY, rows(),
          "waits 260 ms of 360 ms for 512 rows", "BatchSampler(RandomSampler(dataset), 512",
          boost="batch-fetch", saves=pytest.approx(0.95 * 260, abs=0.5)),
+    # 15 workers need 17 ms of their 260 for a step: what remains is the step without its wait
+    told("without workers", NO_WORKERS,
+         made.profile(WAITING, job__loaders__0__num_workers=0, job__cores=16, job__wait_share=0.72),
+         "waits 260 ms of 360 ms", "num_workers=0, 16 cores", "num_workers=15", where="train.py:80",
+         boost="loader-workers", severity=Severity.WARNING, saves=pytest.approx(260, abs=0.5)),
+    # 298 ms of training, and half of 200 ms in which one of two workers holds each thread up
+    told("without workers on a cpu the work stays", NO_WORKERS,
+         made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0),
+         saves=pytest.approx(498 - (298 + 200 / 2), abs=1)),
+    told("without workers on a cpu the work stays: 2", NO_WORKERS,
+         made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0, job__threads=4),
+         "num_workers=2", saves=pytest.approx(200, abs=1)),
+    told("a trace alone names the iterator", NO_WORKERS, recorded(ITERATOR), where=None,
+         boost=None),
+    # 310 / 99.6 ms, a quarter to spare
+    told("too few workers", SLOW, few(2, busy_ms=310.0),
+         "2 workers, computing 97% of their time; 32 cores", "num_workers=4", where="train.py:80",
+         saves=pytest.approx(60, abs=1)),
+    told("without a loader the models line is named", PADDED,
+         padded(0.6, seen__loader_where=None, seen__model_where="train.py:64"),
+         where="train.py:64"),
 ]  # fmt: skip
 
 

@@ -55,16 +55,6 @@ WAITS, HOLDS = "HOST012", "HOST013"
 SHARED, NARROWED = "HOST014", "HOST015"
 
 
-def test_threads_oversubscribed() -> None:
-    profile = made.cpu_profile(job__threads=32)
-    finding = made.only(TOO_MANY, profile)
-    assert (finding.code, finding.boost) == ("HOST004", "cpu-threads")
-    assert "32 threads and 0.7 busy loader workers; 8 cores" in finding.evidence
-    assert "torch.set_num_threads(7)" in made.changes(finding)
-    # 288 ms in operators, a quarter of what 24.7 of 32.7 threads have no core for
-    assert made.saved_ms(finding, profile) == pytest.approx(288 * 0.25 * (1 - 8 / 32.67), abs=1)
-
-
 ONE_THREAD = {"job__threads": 1, "seen__main_cpu_s": 0.33, "job__cores": 16}
 
 
@@ -80,22 +70,6 @@ def test_cores_without_hyper_threads_are_counted_and_the_line_is_named() -> None
     assert "torch.set_num_threads(2)" in made.changes(finding)
     hyper = dataclasses.replace(seen, cores=dataclasses.replace(cores, physical=1))
     assert made.findings(TOO_FEW, dataclasses.replace(slow, seen=hyper)) == ()
-
-
-def test_main_thread_busy() -> None:
-    gaps = (
-        Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul", NEXT),
-        Gap(Kind.WAIT_HOST, 4.0, 60.0, "aten::copy_"),
-    )
-    profile = made.profile({Kind.WAIT_HOST: 13.0}, gaps=gaps)
-    finding = made.only(BUSY, profile)
-    assert (finding.code, finding.where) == ("HOST007", "train.py:92")
-    assert "the longest before train.py:92" in finding.evidence
-    assert made.saved_ms(finding, profile) == pytest.approx(8.9)  # 0.1 ms is garbage collection
-    printing = made.changed(profile, seen__calls=(CallSeen("print", 1.0, 0.008, "train.py:89"),))
-    named = made.only(BUSY, printing)
-    assert named.where == "train.py:89"
-    assert "print takes 8.00 ms" in named.evidence
 
 
 @pytest.mark.parametrize(
@@ -176,25 +150,6 @@ def sharing(**fields: Any) -> Profile:
     assert base.seen is not None
     cores = CoresSeen(cores=8, physical=8, machine=8, **fields)
     return dataclasses.replace(base, seen=dataclasses.replace(base.seen, cores=cores))
-
-
-def test_other_programs_are_named() -> None:
-    shared = sharing(
-        queued_s=0.3 * STEP_MS / 1000, others_cores=1.4, others=("blender (77): 1.4 cores",)
-    )
-    finding = made.only(SHARED, shared)
-    assert finding.code == "HOST014"
-    assert finding.title.startswith("other programs take the cores")
-    assert "blender (77)" in finding.evidence
-    assert "torch.set_num_threads(7)" in finding.cure.commands
-    assert made.saved_ms(finding, shared) == pytest.approx(0.3 * STEP_MS, rel=0.01)
-
-
-def test_a_quota_that_holds_back() -> None:
-    throttled = sharing(throttled_s=0.4 * STEP_MS / 1000, queued_s=0.0, quota=2.0)
-    finding = made.only(SHARED, throttled)
-    assert finding.title.startswith("the CPU quota holds the process back")
-    assert "torch.set_num_threads(2)" in finding.cure.commands
 
 
 ALONE = sharing(queued_s=0.1, others_cores=0.0)
@@ -294,6 +249,28 @@ TOLD = [
          "Use fewer loader workers"),
     told("the line that binds the process", NARROWED, bound_to_two(), "2 cores of 8",
          where="train.py:4"),
+    # 288 ms in operators, a quarter of what 24.7 of 32.7 threads have no core for
+    told("threads oversubscribed", TOO_MANY, made.cpu_profile(job__threads=32),
+         "32 threads and 0.7 busy loader workers; 8 cores", "torch.set_num_threads(7)",
+         boost="cpu-threads", saves=pytest.approx(288 * 0.25 * (1 - 8 / 32.67), abs=1)),
+    # 0.1 ms is garbage collection
+    told("main thread busy", BUSY,
+         made.profile({Kind.WAIT_HOST: 13.0}, gaps=(Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul",
+             NEXT), Gap(Kind.WAIT_HOST, 4.0, 60.0, "aten::copy_"))),
+         "the longest before train.py:92", where="train.py:92", saves=8.9),
+    told("main thread busy: 2", BUSY,
+         made.profile({Kind.WAIT_HOST: 13.0}, gaps=(Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul",
+             NEXT), Gap(Kind.WAIT_HOST, 4.0, 60.0, "aten::copy_")), seen__calls=(CallSeen("print",
+             1.0, 0.008, "train.py:89"),)),
+         "print takes 8.00 ms", where="train.py:89"),
+    told("other programs are named", SHARED,
+         sharing(queued_s=0.3 * STEP_MS / 1000, others_cores=1.4,
+             others=("blender (77): 1.4 cores",)),
+         "other programs take the cores", "blender (77)", "torch.set_num_threads(7)",
+         saves=0.3 * STEP_MS),
+    told("a quota that holds back", SHARED,
+         sharing(throttled_s=0.4 * STEP_MS / 1000, queued_s=0.0, quota=2.0),
+         "the CPU quota holds the process back", "torch.set_num_threads(2)"),
 ]  # fmt: skip
 
 
