@@ -50,7 +50,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     uploads = stalls.uploads(profile)
     waiting = {sync.where for sync in uploads}
     pinned = [copy for copy in copies.to_device(profile) if copy.pinned and copies.of_batches(copy)]
-    blocking, others = [], []
+    blocking: list[Copy] = []
+    others: list[Copy] = []
     for copy in pinned:
         if copy.where is not None:
             blocks = copy.where in waiting and "non_blocking" not in copy.where.source
