@@ -128,13 +128,12 @@ def tiny_wsl() -> Machine:
         machine,
         disks__0__path="/mnt/c/Users/user/job",
         disks__0__file_system="9p",
-        disks__0__rotational=None,
     )
     return on_drive
 
 
 def old_box() -> Machine:
-    """An old PC: GTX 1650, few memory, a turning disk, a lazy governor."""
+    """An old PC: GTX 1650, few memory, a full disk, a lazy governor."""
     card = gpu(
         name="NVIDIA GeForce GTX 1650",
         pci_id="10de:1f82",
@@ -158,7 +157,7 @@ def old_box() -> Machine:
             governor="powersave",
         ),
         memory=memory(4, swap_used_bytes=3 * GIB, available_bytes=GIB // 4),
-        disks=disks(500, rotational=True, free_bytes=6 * GIB),
+        disks=disks(500, free_bytes=6 * GIB),
     )
     return machine
 
@@ -185,7 +184,6 @@ def network_home() -> Machine:
         limits__open_files=1024,
         disks__0__file_system="nfs4",
         disks__0__network=True,
-        disks__0__rotational=None,
     )
     return machine
 
@@ -256,7 +254,7 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV066")),
     "old-box": (
         old_box(),
-        ("ENV064", "ENV064", "ENV066", "ENV066", "HW001", "HW001", "HW014"),
+        ("ENV064", "ENV064", "ENV066", "HW001", "HW001", "HW014"),
     ),
     "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),

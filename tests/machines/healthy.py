@@ -197,7 +197,6 @@ def disks(gib: int = 1800, **facts: Any) -> tuple[Disk, ...]:
         total_bytes=gib * GIB,
         free_bytes=gib * GIB // 2,
         file_system="ext4",
-        rotational=False,
         network=False,
     )
     return tuple(

@@ -152,8 +152,6 @@ class Disk:
     free_bytes: int | None = None
     file_system: str | None = None
     """ext4, xfs, nfs4, lustre, overlay, tmpfs, 9p (Windows drive in WSL), drvfs, apfs, NTFS."""
-    rotational: bool | None = None
-    """Whether it is a rotating disk."""
     network: bool | None = None
 
 

@@ -112,9 +112,6 @@ TOLD = [
     told("a path with a space is quoted", "ENV066",
          changed(workstation(), disks__0__free_bytes=1, disks__0__path="/mnt/my data"),
          "'/mnt/my data'"),
-    told("a turning disk", "ENV066",
-         changed(workstation(), disks__0__rotational=True), "/home/user/job", "hard disk",
-         severity=Severity.WARNING),
     told("a network file system is a note", "ENV066",
          changed(workstation(), disks__0__network=True, disks__0__file_system="nfs4"), "nfs4",
          severity=Severity.NOTE),
@@ -185,7 +182,7 @@ SILENT: dict[str, list[Any]] = {
         # silent for a small disk with space
         changed(workstation(), disks__all__total_bytes=60 * GIB, disks__all__free_bytes=5 * GIB),
         # only the folder of the job counts
-        changed(workstation(), disks__1__rotational=True),
+        changed(workstation(), disks__1__network=True),
     ],
     "ENV073": [
         # a port in ethernet mode does not
