@@ -214,7 +214,7 @@ def micro_vm() -> Machine:
         system__root=True,
         cpu=cpu(2, governor=None, scaling_driver=None),
         memory=memory(8, swap_total_bytes=0),
-        container=Container(virtual_machine="firecracker"),
+        container=Container(virtual_machine="kvm"),
         disks=disks(60),
     )
     return machine

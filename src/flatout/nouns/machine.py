@@ -166,7 +166,7 @@ class Container:
     gpu_passed_through: bool | None = None
     """Whether NVIDIA's or AMD's device files or /dev/dxg are visible in the container."""
     virtual_machine: str | None = None
-    """kvm, vmware, microsoft, xen, virtualbox, firecracker, or None if bare metal or unknown."""
+    """kvm, vmware, microsoft, xen, virtualbox, or None if bare metal or unknown."""
 
 
 @dataclass(frozen=True)
