@@ -18,7 +18,6 @@ from machines.healthy import (
     h100,
     h200,
     kernel,
-    laptop,
     mac,
     memory,
     rocm,
@@ -264,10 +263,6 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "failing-memory": (failing_memory(), ("HW006", "HW006", "HW006", "HW006", "HW008", "HW008")),
     "nvlink-failed": (nvlink_failed(), ("HW008", "HW016")),
     "hot-node": (hot_node(), ("HW003", "HW003")),
-    "hot-laptop": (
-        changed(laptop(), gpus__0__temperature_c=86, gpus__0__throttles=("sw_power_cap",)),
-        ("HW003",),
-    ),
     "forgotten-settings": (forgotten_settings(), ("HW003", "HW003", "HW010")),
     "mig-empty": (mig_without_slices(), ("HW009",)),
     "mig-slices": (changed_first(h100(), mig=True, mig_slices=("3g.40gb", "4g.40gb")), ("HW009",)),
