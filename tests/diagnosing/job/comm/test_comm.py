@@ -37,8 +37,8 @@ ONCE = Collective("all_reduce", 5.0, 36.0, 16.0, 102.2e6)
 SLOW = Collective("all_reduce", 5.0, 18.0, 12.0, 102.2e6, ranks=8, bus_gb_per_s=10.0)
 FAST = ceilings(8, gb_per_s=200.0)
 BUFFERS = Collective("broadcast", 2.0, 5.0, 4.0, 2e5, ranks=8)
-EXCHANGED, BELOW = "gradients-exchange-exposed", "exchange-below-ceiling"
-BROADCAST = "ddp-does-needless-work"
+EXCHANGED, BELOW = "COMM001", "COMM008"
+BROADCAST = "COMM006"
 
 
 def test_all_reduce_longer_than_the_step_only_shrinks() -> None:
@@ -77,7 +77,7 @@ def test_real_ranks_of_unequal_batches() -> None:
     """Rank 1 has three times the rows: named."""
     traces = read([real(f"gloo_uneven_rank{rank}") for rank in (0, 1)])
     profile = dataclasses.replace(analyse(traces[0]), ranks=ranks(traces))
-    assert made.only("rank-straggles", profile).title.startswith("rank 1 computes")
+    assert made.only("COMM002", profile).title.startswith("rank 1 computes")
 
 
 SILENT = [
@@ -89,7 +89,7 @@ SILENT = [
     (BROADCAST, but(BUFFERS, exposed_ms=0.1)),
     (BROADCAST, but(BUFFERS, name="all_reduce")),
     (BROADCAST, but(BUFFERS, {"job__models__0__wrapped": None})),
-    ("rank-straggles", straggling(STRAGGLING[:1])),
+    ("COMM002", straggling(STRAGGLING[:1])),
     (BROADCAST, analyse(read([real("a100_nccl")])[0])),
 ]
 
@@ -105,17 +105,17 @@ TOLD = [
          exchanging(Collective("all_reduce", 5.0, 25.0, 20.0, 102.2e6)),
          "20.0 ms exposed, 5.00 ms hidden; 5 messages", "bf16_compress_hook", where="train.py:85",
          severity=Severity.WARNING, saves=pytest.approx(15 + 2.5, abs=0.1)),
-    told("rank straggles", "rank-straggles", straggling(STRAGGLING),
+    told("rank straggles", "COMM002", straggling(STRAGGLING),
          "rank 5 computes 28.0 ms longer than the others", saves=28),
-    told("data parallel", "data-parallel-wrapper",
+    told("data parallel", "COMM003",
          made.profile({Kind.COMMUNICATION: 12.0, Kind.WAIT_HOST: 40.0},
              job__models__0__wrapped="DataParallel",
              copies=(Copy("PtoP", 161.0, 102e6, 14.0, None, 12.0),)),
          "flatout run --gpus all", "torchrun --standalone", where="train.py:84", saves=32),
-    told("unused parameters searched", "ddp-does-needless-work",
+    told("unused parameters searched", "COMM006",
          made.ddp_profile({Kind.WAIT_HOST: 15.0}, job__models__0__searches_unused=True),
          severity=Severity.NOTE, saves=None),
-    told("unused parameters searched: 2", "ddp-does-needless-work",
+    told("unused parameters searched: 2", "COMM006",
          made.ddp_profile({Kind.WAIT_HOST: 15.0}, job__models__0__searches_unused=True,
              job__optimizers__0__tensors=1600),
          saves=8.0),
