@@ -18,7 +18,7 @@ import record
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from machines import composed  # noqa: E402
+from machines import composed
 
 GOAL_S = 2.0
 MACHINE = composed.write("h100-node", Path(tempfile.mkdtemp()))
