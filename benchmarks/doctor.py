@@ -10,13 +10,18 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import record
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from machines import composed
+
 GOAL_S = 2.0
-MACHINE = Path(__file__).parent.parent / "tests/machines/h100-node.json"
+MACHINE = composed.write("h100-node", Path(tempfile.mkdtemp()))
 FLATOUT = [sys.executable, "-m", "flatout"]
 COMMANDS = {
     "doctor_s": [*FLATOUT, "doctor", "--json"],

@@ -17,8 +17,11 @@ from pathlib import Path
 from flatout.knowledge import signatures
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from machines import composed  # noqa: E402
+
 BLOCK = re.compile(r"^```(\w*)\n.*?^```$", re.MULTILINE | re.DOTALL)
-MACHINE = ROOT / "tests/machines/kernel-updated.json"
 TRACE = ROOT / "tests/traces/a100_train.json.gz"
 SIGNATURE = "label-out-of-range"
 """Its log is explained."""
@@ -39,8 +42,9 @@ def screens(folder: Path) -> dict[str, str]:
     """Guide -> what its command prints."""
     log = next(item.log for item in signatures.every() if item.id == SIGNATURE)
     (folder / "train.log").write_text(log, encoding="utf-8")
+    machine = composed.write("kernel-updated", folder)
     return {
-        "guide-doctor.md": screen(folder, "doctor", "--machine", str(MACHINE)),
+        "guide-doctor.md": screen(folder, "doctor", "--machine", str(machine)),
         "guide-explain.md": screen(folder, "explain", "train.log"),
         "guide-profile.md": screen(folder, "profile", str(TRACE)),
     }

@@ -18,9 +18,7 @@ from flatout.__main__ import outcome
 from flatout.nouns.errors import INTERRUPTED
 from flatout.probing import machine
 from flatout.reporting.moving_line import SelfTestView
-
-MACHINES = Path(__file__).parents[1] / "machines"
-
+from machines import composed
 
 PATIENT = """
 from flatout.probing import interpreter, machine
@@ -138,13 +136,15 @@ def test_redacted(flat: Flatout) -> None:
         ("container-small", ["--fail-on", "error", "--json"], 0),
     ],
 )
-def test_fail_on(flat: Flatout, machine: str, options: list[str], code: int) -> None:
-    done = flat("doctor", "--machine", str(MACHINES / f"{machine}.json"), *options)
+def test_fail_on(
+    flat: Flatout, machine: str, options: list[str], code: int, tmp_path: Path
+) -> None:
+    done = flat("doctor", "--machine", str(composed.write(machine, tmp_path)), *options)
     assert done.returncode == code, done.stdout
 
 
-def test_its_guide_shows_what_it_prints(flat: Flatout, root: Path) -> None:
-    done = flat("doctor", "--machine", str(MACHINES / "kernel-updated.json"))
+def test_its_guide_shows_what_it_prints(flat: Flatout, root: Path, tmp_path: Path) -> None:
+    done = flat("doctor", "--machine", str(composed.write("kernel-updated", tmp_path)))
     guide = (root / "docs/guide-doctor.md").read_text(encoding="utf-8")
     assert f"```\n{done.stdout.rstrip()}\n```" in guide
 

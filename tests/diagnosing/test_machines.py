@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from every import for_every
 from flatout.diagnosing.diagnose import diagnose
-from flatout.nouns.finding import Finding, Severity
-from flatout.probing import recorded
-from machines import compose
+from flatout.nouns.finding import Severity
+from machines import composed
 
-FOLDER = Path(__file__).parents[1] / "machines"
-FILES = sorted(FOLDER.glob("*.json"))
+MACHINES = composed.machines()
 
-
-def found(path: Path) -> tuple[Finding, ...]:
-    return diagnose(recorded.read(path))
+each_machine = for_every(MACHINES)
 
 
-def test_enough_machines() -> None:
-    assert len(FILES) >= 40
-
-
-def test_the_files_are_as_composed() -> None:
-    wanted = {name: compose.text(*machine) for name, machine in compose.machines().items()}
-    there = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
-    stale = {name for name in {*wanted, *there} if wanted.get(name) != there.get(name)}
-    assert stale == set(), "run python tests/machines/compose.py"
-
-
-@for_every(FILES, lambda path: path.stem)
-def test_exactly_the_expected_codes(path: Path) -> None:
-    expected = json.loads(path.read_text(encoding="utf-8"))["expected"]
-    findings = found(path)
+@each_machine
+def test_exactly_the_expected_codes(name: str) -> None:
+    machine, expected = MACHINES[name]
+    findings = diagnose(machine)
     told = "\n".join(f"{item.code} {item.title}: {item.evidence}" for item in findings)
-    assert sorted(item.code for item in findings) == expected, told
+    assert sorted(item.code for item in findings) == sorted(expected), told
 
 
-@for_every(FILES, lambda path: path.stem)
-def test_findings_can_be_believed_and_followed(path: Path) -> None:
-    for item in found(path):
+@each_machine
+def test_findings_can_be_believed_and_followed(name: str) -> None:
+    for item in diagnose(MACHINES[name][0]):
         assert item.severity is not Severity.UNCHECKED
         assert 10 <= len(item.title) <= 100, item.title
         assert "\n" not in item.title + item.evidence
@@ -60,9 +43,9 @@ def test_findings_can_be_believed_and_followed(path: Path) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_commands_are_lines_that_a_shell_can_read() -> None:
     scripts = []
-    for path in FILES:
-        if recorded.read(path).system.name != "Windows":
-            scripts += ["\n".join(item.cure.commands) for item in found(path)]
+    for machine, _ in MACHINES.values():
+        if machine.system.name != "Windows":
+            scripts += ["\n".join(item.cure.commands) for item in diagnose(machine)]
     assert len(scripts) > 40
     for script in scripts:
         done = subprocess.run(

@@ -212,9 +212,9 @@ def micro_vm() -> Machine:
         system__distribution_version="12",
         system__distribution_name="Debian GNU/Linux 12 (bookworm)",
         system__root=True,
-        cpu=cpu(2, amx_bf16=True, governor=None, scaling_driver=None),
+        cpu=cpu(2, governor=None, scaling_driver=None),
         memory=memory(8, swap_total_bytes=0),
-        container=Container(virtual_machine="firecracker"),
+        container=Container(virtual_machine="kvm"),
         disks=disks(60),
     )
     return machine

@@ -66,7 +66,7 @@ def notebook_service() -> Machine:
         container(),
         container__virtual_machine="kvm",
         gpus=(t4(),),
-        cpu=cpu(2, avx512_bf16=False, governor=None, scaling_driver=None),
+        cpu=cpu(2, governor=None, scaling_driver=None),
         memory=memory_,
         drivers=(driver("550.54.15", "12.4", installed_version=None, open_kernel_module=False),),
         interpreter=interpreter(

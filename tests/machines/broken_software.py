@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatout.nouns.interpreter import OtherPython, Package
+from flatout.nouns.interpreter import Package
 from flatout.nouns.machine import DeviceFile, Machine
 from machines.healthy import (
     a100,
@@ -38,13 +38,11 @@ from machines.software import (
 
 def import_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     """torch is missing, or cannot be imported."""
-    other = OtherPython("/home/user/venv/bin/python", "3.12.3", "venv", "2.9.1+cu128")
     outside = changed(
         workstation(),
         interpreter=interpreter(
             None, executable="/usr/bin/python3", virtual_environment=False, managed_by="system"
         ),
-        pythons=(other,),
         environment={"VIRTUAL_ENV": "/home/user/venv"},
     )
     no_runtime = (
@@ -114,7 +112,7 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             ("ENV023",),
         ),
         "gtx-1080-with-new-torch": (changed(workstation(), gpus=(gpu(**GTX_1080),)), ("ENV023",)),
-        "old-gpu-beside-new-one": (both, ("ENV023", "HW018")),
+        "old-gpu-beside-new-one": (both, ("ENV023",)),
         "rocm-torch-on-nvidia": (
             with_torch(workstation(), "2.9.1", "rocm6.4", hip="6.4.43484"),
             ("ENV021",),

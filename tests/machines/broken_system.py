@@ -18,7 +18,6 @@ from machines.healthy import (
     h100,
     h200,
     kernel,
-    laptop,
     mac,
     memory,
     rocm,
@@ -77,21 +76,6 @@ def ports(machine: Machine, **facts: Any) -> Machine:
     return dataclasses.replace(machine, network_ports=(*well, dataclasses.replace(last, **facts)))
 
 
-def mixed() -> Machine:
-    """An RTX 3090 beside an RTX 4090."""
-    older = gpu(
-        1,
-        name="NVIDIA GeForce RTX 3090",
-        pci_id="10de:2204",
-        compute_capability=(8, 6),
-        clock_sm_max_mhz=2100,
-        power_limit_w=350.0,
-        power_limit_default_w=350.0,
-        power_limit_max_w=400.0,
-    )
-    return two_cards(gpus=(gpu(0), older))
-
-
 def shared_server() -> Machine:
     """A server on which a colleague's notebook and run live."""
     people = (
@@ -143,13 +127,12 @@ def tiny_wsl() -> Machine:
         machine,
         disks__0__path="/mnt/c/Users/user/job",
         disks__0__file_system="9p",
-        disks__0__rotational=None,
     )
     return on_drive
 
 
 def old_box() -> Machine:
-    """An old PC: GTX 1650, few memory, a turning disk, a lazy governor."""
+    """An old PC: GTX 1650, few memory, a full disk, a lazy governor."""
     card = gpu(
         name="NVIDIA GeForce GTX 1650",
         pci_id="10de:1f82",
@@ -170,11 +153,10 @@ def old_box() -> Machine:
         cpu=cpu(
             4,
             name="Intel(R) Core(TM) i5-3470 CPU @ 3.20GHz",
-            avx512_bf16=False,
             governor="powersave",
         ),
         memory=memory(4, swap_used_bytes=3 * GIB, available_bytes=GIB // 4),
-        disks=disks(500, rotational=True, free_bytes=6 * GIB),
+        disks=disks(500, free_bytes=6 * GIB),
     )
     return machine
 
@@ -201,7 +183,6 @@ def network_home() -> Machine:
         limits__open_files=1024,
         disks__0__file_system="nfs4",
         disks__0__network=True,
-        disks__0__rotational=None,
     )
     return machine
 
@@ -267,14 +248,12 @@ def program_fault() -> Machine:
 MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "container-small": (small_container(), ("ENV060", "ENV061", "ENV061", "ENV063", "ENV064")),
     "kubernetes-pod": (pod(), ("ENV060", "HW011")),
-    "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
-    "mixed-gpus": (mixed(), ("HW018",)),
     "windows-crowded": (crowded_desktop(), ("ENV066", "HW011")),
     "wsl-tiny": (tiny_wsl(), ("ENV064", "ENV066")),
     "old-box": (
         old_box(),
-        ("ENV064", "ENV064", "ENV066", "ENV066", "HW001", "HW001", "HW014"),
+        ("ENV064", "ENV064", "ENV066", "HW001", "HW001", "HW014"),
     ),
     "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),
@@ -284,10 +263,6 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "failing-memory": (failing_memory(), ("HW006", "HW006", "HW006", "HW006", "HW008", "HW008")),
     "nvlink-failed": (nvlink_failed(), ("HW008", "HW016")),
     "hot-node": (hot_node(), ("HW003", "HW003")),
-    "hot-laptop": (
-        changed(laptop(), gpus__0__temperature_c=86, gpus__0__throttles=("sw_power_cap",)),
-        ("HW003",),
-    ),
     "forgotten-settings": (forgotten_settings(), ("HW003", "HW003", "HW010")),
     "mig-empty": (mig_without_slices(), ("HW009",)),
     "mig-slices": (changed_first(h100(), mig=True, mig_slices=("3g.40gb", "4g.40gb")), ("HW009",)),

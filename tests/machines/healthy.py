@@ -169,8 +169,6 @@ def cpu(cores: int, **facts: Any) -> Cpu:
         logical_cores=cores,
         physical_cores=cores // 2,
         affinity_cores=cores,
-        avx512_bf16=True,
-        amx_bf16=False,
         governor="performance",
         scaling_driver="acpi-cpufreq",
     )
@@ -199,7 +197,6 @@ def disks(gib: int = 1800, **facts: Any) -> tuple[Disk, ...]:
         total_bytes=gib * GIB,
         free_bytes=gib * GIB // 2,
         file_system="ext4",
-        rotational=False,
         network=False,
     )
     return tuple(
@@ -288,7 +285,6 @@ def workstation() -> Machine:
         network_ports=(),
         libraries=(),
         interpreter=interpreter(torch()),
-        pythons=(),
         environment={},
         recorded="2026-11-21",
     )
@@ -322,7 +318,7 @@ def laptop() -> Machine:
         memory=memory(32),
         gpus=(mobile, intel),
         disks=disks(500),
-        cpu=cpu(16, name="13th Gen Intel(R) Core(TM) i7-13700H", avx512_bf16=False),
+        cpu=cpu(16, name="13th Gen Intel(R) Core(TM) i7-13700H"),
     )
     machine: Machine = changed(whole, cpu__governor="powersave", cpu__scaling_driver="intel_pstate")
     return machine
@@ -350,7 +346,6 @@ def windows() -> Machine:
         disks=disks(file_system="NTFS"),
         libraries=(),
         interpreter=python,
-        pythons=(),
         environment={},
         recorded="2026-11-21",
     )
@@ -585,8 +580,6 @@ def mac() -> Machine:
             logical_cores=16,
             physical_cores=16,
             affinity_cores=None,
-            avx512_bf16=False,
-            amx_bf16=False,
         ),
         memory=memory(64, shm_bytes=None, shm_free_bytes=None),
         limits=Limits(open_files=10240, open_files_hard=-1, processes=10666),
@@ -605,7 +598,6 @@ def mac() -> Machine:
         disks=disks(file_system="apfs"),
         libraries=(),
         interpreter=python,
-        pythons=(),
         environment={},
         recorded="2026-11-21",
     )
@@ -615,7 +607,7 @@ def cpu_server() -> Machine:
     """A server without any GPU, and torch for CPU."""
     machine: Machine = changed(
         workstation(),
-        cpu=cpu(64, name="Intel(R) Xeon(R) Platinum 8488C", amx_bf16=True, physical_cores=32),
+        cpu=cpu(64, name="Intel(R) Xeon(R) Platinum 8488C", physical_cores=32),
         memory=memory(256),
         gpus=(),
         drivers=(),

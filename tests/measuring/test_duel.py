@@ -21,7 +21,7 @@ from flatout.nouns.plan import PlannedBoost
 from flatout.probing import neighbours
 from flatout.running.one.trial_process import TrialProcess
 from flatout_agent import wire
-from measuring.programs import PAUSED, SLOW_UNLESS_PAUSED, at_each_step
+from measuring.programs import PAUSED, at_each_step
 from measuring.test_trial import bench
 from processes import under_orders
 
@@ -274,26 +274,6 @@ def test_a_plan_that_fails_where_the_program_as_written_went_on_is_to_blame(
         with pytest.raises(EndedEarlyError) as failed:
             duel.fight(bench(tmp_path, ""), PLAN, facts, 3, LIMIT_S)
         assert failed.value.of_plan
-
-
-@pytest.mark.thorough
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("enough", "expected"), [(99, 6), (3, 3)])
-def test_more_pairs_are_taken_while_it_is_unclear(
-    tmp_path: Path, enough: int, expected: int
-) -> None:
-    untouched, plan = duel.fight(
-        bench(tmp_path, SLOW_UNLESS_PAUSED),
-        PLAN,
-        None,
-        3,
-        LIMIT_S,
-        most=6,
-        unclear=lambda ratios: len(ratios) < enough,
-    )
-    assert len(untouched.windows_ms) == len(plan.windows_ms) == expected
-    assert len(untouched.losses) > 3 * expected, "each tells its losses at its end"
-    assert under_orders(str(tmp_path)) == []
 
 
 @pytest.mark.thorough

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import amd
-from flatout.probing.program_answer import ProgramAnswer
 from probing.planted import GARBAGE, plant
 
 GIB = 2**30
@@ -22,10 +19,6 @@ IDS = """# List of AMDGPU IDs
 744C,\tC8,\tAMD Radeon RX 7900 XTX
 744C,\tCC,\tAMD Radeon RX 7900 XT
 """
-
-
-def no_program(command: Sequence[str], limit_s: float) -> ProgramAnswer:
-    return ProgramAnswer("", None, "not found")
 
 
 def card(root: Path, index: int, address: str, device: str, **files: str) -> None:
@@ -76,7 +69,7 @@ def instinct(root: Path) -> Path:
 
 
 def test_a_node_of_mi300x(tmp_path: Path) -> None:
-    gpus = amd.from_sysfs(instinct(tmp_path), no_program)
+    gpus = amd.from_sysfs(instinct(tmp_path))
     assert gpus is not None
     assert [gpu.index for gpu in gpus] == [7, 6, 5, 4, 3, 2, 1, 0]
     assert gpus[0] == Gpu(
@@ -115,14 +108,14 @@ def test_a_sleeping_card_is_left_asleep(tmp_path: Path) -> None:
         gpu_busy_percent="0\n",
         power__runtime_status="suspended\n",
     )
-    gpus = amd.from_sysfs(tmp_path, no_program)
+    gpus = amd.from_sysfs(tmp_path)
     assert gpus is not None
     assert (gpus[0].memory_bytes, gpus[0].utilization) == (24 * GIB, None)
 
 
 def test_a_container_that_may_not_read_a_node(tmp_path: Path) -> None:
     card(tmp_path, 0, "0000:03:00.0", "0x744c", product_name="x\n")
-    gpus = amd.from_sysfs(tmp_path, no_program)
+    gpus = amd.from_sysfs(tmp_path)
     assert gpus is not None
     assert (gpus[0].index, gpus[0].gfx) == (None, None)
 
@@ -149,64 +142,11 @@ def test_gfx(version: int | None, gfx: str | None) -> None:
 def test_the_name_that_libdrm_knows(tmp_path: Path) -> None:
     card(tmp_path, 0, "0000:03:00.0", "0x744c", revision="0xcc\n")
     plant(tmp_path, {"usr/share/libdrm/amdgpu.ids": IDS})
-    gpus = amd.from_sysfs(tmp_path, no_program)
+    gpus = amd.from_sysfs(tmp_path)
     assert gpus is not None
     assert gpus[0].name == "AMD Radeon RX 7900 XT"
     assert amd.from_list(IDS, "744c", "ff") is None
     assert amd.from_list(IDS, "", "") is None
-
-
-MI210 = {
-    "gpu": 0,
-    "asic": {"market_name": "AMD Instinct MI210", "vendor_id": "0x1002"},
-    "bus": {"bdf": "0000:03:00.0", "max_pcie_width": 16},
-}
-
-
-def test_the_name_that_amd_smi_knows(tmp_path: Path) -> None:
-    card(tmp_path, 0, "0000:03:00.0", "0x740f")
-    asked = []
-
-    def programs(command: Sequence[str], limit_s: float) -> ProgramAnswer:
-        asked.append(command[0])
-        return ProgramAnswer(json.dumps([MI210]), 0)
-
-    gpus = amd.from_sysfs(tmp_path, programs)
-    assert gpus is not None
-    assert gpus[0].name == "AMD Instinct MI210"
-    assert asked == ["amd-smi"]
-
-
-def market(name: str) -> str:
-    return json.dumps([{**MI210, "asic": {"market_name": name}}])
-
-
-def test_what_amds_program_writes() -> None:
-    named = {"0000:03:00.0": "AMD Instinct MI210"}
-    assert amd.from_amd_smi(json.dumps([MI210])) == named
-    assert amd.from_amd_smi(json.dumps({"gpu_data": [MI210]})) == named
-    assert amd.from_amd_smi(market("Aldebaran [AMD Instinct MI210]")) == named
-    for no_name in ("N/A", "0x740f", "Navi 31 [Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M]"):
-        assert amd.from_amd_smi(market(no_name)) == {}
-
-
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["gpu_data", "asic", "bus", "bdf", "market_name"]),
-            inner,
-            max_size=3,
-        )
-    ),
-    max_leaves=10,
-)
-
-
-@given(JSON.map(json.dumps) | st.text())
-def test_programs_that_write_garbage(text: str) -> None:
-    assert amd.from_amd_smi(text) == {}
 
 
 FILES = (
@@ -231,7 +171,7 @@ def test_garbage_is_no_fact(files: dict[str, bytes], properties: bytes) -> None:
         plant(root, {f"{device}/{name}": content for name, content in files.items()})
         plant(root, {f"{device}/vendor": "0x1002\n"}, {f"{device}/driver": "drivers/amdgpu"})
         plant(root, {"sys/class/kfd/kfd/topology/nodes/1/properties": properties})
-        found = amd.from_sysfs(root, no_program)
+        found = amd.from_sysfs(root)
     assert found is not None
     gpu = found[0]
     told = (gpu.pci_address, gpu.pci_id, gpu.gfx, gpu.index, gpu.clock_sm_mhz)

@@ -132,6 +132,7 @@ def test_azure_is_no_wsl(tmp_path: Path) -> None:
     assert found == Container(virtual_machine="microsoft")
 
 
+CLOCKS = "sys/devices/system/clocksource/clocksource0/available_clocksource"
 FLAGS = "processor\t: 0\nflags\t\t: fpu vme hypervisor avx2\n"
 
 
@@ -158,6 +159,7 @@ def test_virtual_machines(
         "sys/class/dmi/id/sys_vendor": f"{vendor}\n",
         "sys/class/dmi/id/product_name": f"{product}\n",
         "proc/cpuinfo": cpuinfo,
+        CLOCKS: "kvm-clock tsc\n" if vendor == "Google" else "tsc\n",
     }
     assert container.container({}, machine(tmp_path, files)).virtual_machine == expected
 
@@ -168,7 +170,6 @@ READ = (
     "proc/self/cgroup",
     "proc/self/mountinfo",
     "proc/cpuinfo",
-    "proc/cmdline",
     "run/systemd/container",
     "sys/class/dmi/id/sys_vendor",
     "sys/class/dmi/id/product_name",

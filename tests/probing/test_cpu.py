@@ -1,4 +1,4 @@
-"""The processor's name on each system, what it can do, and its cores."""
+"""The processor's name on each system, and its cores."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flatout.probing import cpu
 from flatout_agent import limits
 from probing.planted import plant
 
 X86 = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC   9B45 \nprocessor\t: 1\n"
-SAPPHIRE_RAPIDS = (
-    "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C\n"
-    "flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\nvmx flags\t: vnmi\n"
-)
-GRACE = "processor\t: 0\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd sve bf16 i8mm\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 
 
@@ -58,37 +51,20 @@ def test_cores_follow_the_affinity() -> None:
     assert done.stdout.strip() == "1"
 
 
-def test_flags() -> None:
-    neither = {"avx512_bf16": False, "amx_bf16": False}
-    assert cpu.from_flags(SAPPHIRE_RAPIDS) == dict.fromkeys(neither, True)
-    assert cpu.from_flags("flags\t: fpu sse4_2 avx avx512_bf16x\n") == neither
-    assert cpu.from_flags(GRACE) == neither
-    assert cpu.from_flags("cpu\t: POWER9\n") == {}
-    assert cpu.from_flags("flags\t:\n") == {}
-
-
-@given(st.text())
-def test_flags_of_garbage(text: str) -> None:
-    assert all(not value or name in text for name, value in cpu.from_flags(text).items())
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /sys")
 def test_a_laptop_in_a_group_with_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "cpuinfo": SAPPHIRE_RAPIDS,
         "cpufreq/scaling_governor": "powersave\n",
         "cpufreq/scaling_driver": "intel_pstate\n",
         "proc/self/cgroup": "0::/pod\n",
         "sys/fs/cgroup/pod/cpu.max": "250000 100000\n",
     }
     plant(tmp_path, files)
-    monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(cpu, "CPUFREQ", tmp_path / "cpufreq")
     monkeypatch.setattr(limits, "ROOT", tmp_path)
     found = cpu.cpu()
     assert (found.governor, found.scaling_driver) == ("powersave", "intel_pstate")
     assert found.quota_cores == 2.5
-    assert (found.avx512_bf16, found.amx_bf16) == (True, True)
     version_1 = {
         "proc/self/cgroup": "5:cpu,cpuacct:/kubepods/pod1\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
@@ -106,7 +82,7 @@ def test_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = cpu.cpu()
     assert (found.logical_cores, found.physical_cores, found.quota_cores) == (None, None, None)
     if sys.platform == "linux":
-        assert (found.name, found.avx512_bf16, found.amx_bf16) == (None, None, None)
+        assert found.name is None
 
 
 def test_here() -> None:
@@ -117,5 +93,3 @@ def test_here() -> None:
     assert found.physical_cores is None or found.physical_cores <= (found.logical_cores or 0)
     if sys.platform == "linux":
         assert found.affinity_cores == len(os.sched_getaffinity(0))
-        words = Path("/proc/cpuinfo").read_text().split()
-        assert found.amx_bf16 in (None, "amx_bf16" in words)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import given
@@ -12,15 +10,9 @@ from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import intel
-from flatout.probing.program_answer import ProgramAnswer
 from probing.planted import GARBAGE, plant
 
 GIB = 2**30
-ARC = {"device_name": "Intel(R) Arc(TM) A770 Graphics", "pci_bdf_address": "0000:03:00.0"}
-
-
-def no_program(command: Sequence[str], limit_s: float) -> ProgramAnswer:
-    return ProgramAnswer("", None, "not found")
 
 
 def card(root: Path, index: int, address: str, number: str, driver: str = "i915") -> str:
@@ -35,13 +27,7 @@ def test_arc_beside_the_processors_own(tmp_path: Path) -> None:
     card(tmp_path, 0, "0000:00:02.0", "0x4680")
     place = card(tmp_path, 1, "0000:03:00.0", "0x56a0", "xe")
     plant(tmp_path, {f"{place}/tile0/physical_vram_size_bytes": f"{16 * GIB}\n"})
-    asked = []
-
-    def xpu_smi(command: Sequence[str], limit_s: float) -> ProgramAnswer:
-        asked.append(list(command))
-        return ProgramAnswer(json.dumps({"device_list": [ARC]}), 0)
-
-    assert intel.from_sysfs(tmp_path, xpu_smi) == (
+    assert intel.from_sysfs(tmp_path) == (
         Gpu(
             vendor="intel",
             pci_address="0000:00:02.0",
@@ -52,7 +38,6 @@ def test_arc_beside_the_processors_own(tmp_path: Path) -> None:
         ),
         Gpu(
             vendor="intel",
-            name="Intel(R) Arc(TM) A770 Graphics",
             pci_address="0000:03:00.0",
             pci_id="8086:56a0",
             driver_sees=True,
@@ -61,38 +46,26 @@ def test_arc_beside_the_processors_own(tmp_path: Path) -> None:
             shared_memory=False,
         ),
     )
-    assert asked == [["xpu-smi", "discovery", "-j"]]
-
-
-def test_no_program_is_started_for_the_processors_own(tmp_path: Path) -> None:
-    card(tmp_path, 0, "0000:00:02.0", "0x4680")
-
-    def fail(command: Sequence[str], limit_s: float) -> ProgramAnswer:
-        raise AssertionError(command)
-
-    gpus = intel.from_sysfs(tmp_path, fail)
-    assert gpus is not None
-    assert gpus[0].name is None
 
 
 def test_cards_of_others(tmp_path: Path) -> None:
-    assert intel.from_sysfs(tmp_path, no_program) is None
+    assert intel.from_sysfs(tmp_path) is None
     plant(tmp_path, {"sys/class/net/lo/mtu": "1"})
-    assert intel.from_sysfs(tmp_path, no_program) == ()
+    assert intel.from_sysfs(tmp_path) == ()
     card(tmp_path, 0, "0000:03:00.0", "0x56a0", "vfio-pci")
-    assert intel.from_sysfs(tmp_path, no_program) == ()
+    assert intel.from_sysfs(tmp_path) == ()
 
 
 FILES = ("device/device", "lmem_total_bytes", "device/tile0/physical_vram_size_bytes")
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, GARBAGE)), st.text())
-def test_garbage_is_no_fact(files: dict[str, bytes], said: str) -> None:
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, GARBAGE)))
+def test_garbage_is_no_fact(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root, drm = Path(folder), "sys/class/drm/card0"
         plant(root, {f"{drm}/{name}": content for name, content in files.items()})
         plant(root, {f"{drm}/device/vendor": "0x8086\n"}, {f"{drm}/device/driver": "drivers/xe"})
-        found = intel.from_sysfs(root, lambda command, limit_s: ProgramAnswer(said, 0))
+        found = intel.from_sysfs(root)
     assert found == (Gpu(vendor="intel", driver_sees=True, kernel_driver="xe"),)
 
 

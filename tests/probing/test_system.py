@@ -18,31 +18,7 @@ from flatout.probing import system
 from flatout.probing.program_answer import ProgramAnswer
 from probing.planted import plant
 
-UBUNTU = """PRETTY_NAME="Ubuntu 22.04.5 LTS"
-NAME="Ubuntu"
-VERSION_ID="22.04"
-ID=ubuntu
-ID_LIKE=debian
-# a remark
-HOME_URL="https://www.ubuntu.com/"
-"""
-ROCKY = 'NAME="Rocky Linux"\nID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'
-ARCH = 'NAME="Arch Linux"\nID=arch\nBUILD_ID=rolling\n'
 MUSL = "musl libc (x86_64)\nVersion 1.2.4\nDynamic Program Loader\nUsage: ld-musl ...\n"
-
-
-def test_os_release() -> None:
-    assert system.os_release(UBUNTU)["PRETTY_NAME"] == "Ubuntu 22.04.5 LTS"
-    assert system.os_release(UBUNTU)["ID_LIKE"] == "debian"
-    assert system.os_release(ROCKY)["ID_LIKE"] == "rhel centos fedora"
-    assert "VERSION_ID" not in system.os_release(ARCH)
-
-
-@given(st.text())
-def test_os_release_of_garbage(text: str) -> None:
-    for name, value in system.os_release(text).items():
-        assert name in text
-        assert all(part in text for part in value.split())
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,3 @@ class Interpreter:
     """Why the interpreter could not be queried."""
     timed_out: bool = False
     """Whether that error is the time limit; with more time it may answer."""
-
-
-@dataclass(frozen=True)
-class OtherPython:
-    """Another Python on this machine."""
-
-    executable: str
-    version: str | None = None
-    kind: str | None = None
-    """system, venv, conda, pyenv, uv, user."""
-    torch: str | None = None
-    """Version of the torch in it, with its build: 2.7.1+cu128, or None without torch."""

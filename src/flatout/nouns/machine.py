@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flatout.nouns.gpu import Driver, Gpu, GpuPair
-from flatout.nouns.interpreter import Interpreter, OtherPython, Torch
+from flatout.nouns.interpreter import Interpreter, Torch
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,6 @@ class Cpu:
     """Hardware threads that affinity leaves to this process."""
     quota_cores: float | None = None
     """The cgroup's CPU quota, or None without a quota (or outside Linux)."""
-    avx512_bf16: bool | None = None
-    amx_bf16: bool | None = None
     governor: str | None = None
     """performance, powersave, schedutil, ..."""
     scaling_driver: str | None = None
@@ -154,8 +152,6 @@ class Disk:
     free_bytes: int | None = None
     file_system: str | None = None
     """ext4, xfs, nfs4, lustre, overlay, tmpfs, 9p (Windows drive in WSL), drvfs, apfs, NTFS."""
-    rotational: bool | None = None
-    """Whether it is a rotating disk."""
     network: bool | None = None
 
 
@@ -170,7 +166,7 @@ class Container:
     gpu_passed_through: bool | None = None
     """Whether NVIDIA's or AMD's device files or /dev/dxg are visible in the container."""
     virtual_machine: str | None = None
-    """kvm, vmware, microsoft, xen, virtualbox, firecracker, or None if bare metal or unknown."""
+    """kvm, vmware, microsoft, xen, virtualbox, or None if bare metal or unknown."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +214,6 @@ class Machine:
     libraries: tuple[Library, ...] | None = None
     interpreter: Interpreter | None = None
     """The user's Python, or None if none was found."""
-    pythons: tuple[OtherPython, ...] | None = None
     environment: dict[str, str] | None = None
     """Relevant variables that are set."""
     unread: tuple[str, ...] = ()

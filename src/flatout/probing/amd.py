@@ -1,11 +1,7 @@
-"""AMD's GPUs as the amdgpu driver shows them in /sys, and the installed ROCm.
-
-AMD's own program is slow, so it is asked only for a name that no file gives.
-"""
+"""AMD's GPUs as the amdgpu driver shows them in /sys, and the installed ROCm."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -15,13 +11,10 @@ from pathlib import Path
 
 from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import reading
-from flatout.probing.program_answer import Ask, ask
 
 ROOT = Path("/")
 NAMES = ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids")
 """libdrm's lists of names by device and revision."""
-AMD_SMI = ("amd-smi", "static", "--asic", "--bus", "--json")
-LIMIT_S = 1.0
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -36,14 +29,14 @@ class Node:
     """KFD's own number for it, as in the names of its files."""
 
 
-def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+def from_sysfs(root: Path) -> tuple[Gpu, ...] | None:
     """The GPUs bound to amdgpu, or None if /sys cannot be read."""
     devices = cards(root)
     if devices is None:
         absent = reading.exists(root / "sys/class/drm") is False
         return () if absent and reading.entries(root / "sys/class") else None
     by_address = {node.address: node for node in reversed(nodes(root))}
-    return _with_names(tuple(_gpu(root, device, by_address) for device in devices), runner)
+    return tuple(_gpu(root, device, by_address) for device in devices)
 
 
 def cards(root: Path) -> tuple[Path, ...] | None:
@@ -212,45 +205,6 @@ def from_list(text: str, number: str, revision: str) -> str | None:
     return None
 
 
-def _with_names(devices: tuple[Gpu, ...], runner: Ask) -> tuple[Gpu, ...]:
-    if all(gpu.name is not None for gpu in devices):
-        return devices
-    names = from_amd_smi(runner(AMD_SMI, LIMIT_S).text)
-    return tuple(replace(gpu, name=gpu.name or names.get(gpu.pci_address or "")) for gpu in devices)
-
-
-def from_amd_smi(text: str) -> dict[str, str]:
-    """Bus address -> name; releases before 7 write a list, later ones {"gpu_data": [...]}."""
-    document = _json(text)
-    if isinstance(document, dict):
-        document = document.get("gpu_data")
-    names: dict[str, str] = {}
-    for entry in document if isinstance(document, list) else ():
-        if isinstance(entry, dict):
-            bus, asic = entry.get("bus"), entry.get("asic")
-            if isinstance(bus, dict) and isinstance(asic, dict):
-                names |= _name_by_address(bus.get("bdf"), asic.get("market_name"))
-    return names
-
-
-def _name_by_address(address: object, name: object) -> dict[str, str]:
-    """{address: name}, or empty if the name is a number or of several cards (RX 7900 XT/XTX)."""
-    if not isinstance(address, str) or not isinstance(name, str):
-        return {}
-    bracketed = re.fullmatch(r"[^\[]*\[([^\]]+)\]", name)
-    name = (bracketed[1] if bracketed else name).strip()
-    if not ADDRESS.fullmatch(address.lower()) or not name or "/" in name or name.startswith("0x"):
-        return {}
-    return {address.lower(): name}
-
-
-def _json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def driver_in(root: Path, environment: Mapping[str, str]) -> Driver | None:
     """The driver and ROCm, or None if no trace of either. The kernel's driver has no version."""
     loaded = reading.exists(root / "sys/module/amdgpu")
@@ -285,9 +239,9 @@ def _parts(release: str) -> list[int]:
 
 if sys.platform == "linux":
 
-    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(root: Path = ROOT) -> tuple[Gpu, ...] | None:
         """AMD's GPUs, or None if not readable."""
-        return from_sysfs(root, runner)
+        return from_sysfs(root)
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
         """AMD's driver, or None if no trace of it. devices: its GPUs (unused)."""
@@ -295,7 +249,7 @@ if sys.platform == "linux":
 
 else:
 
-    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(root: Path = ROOT) -> tuple[Gpu, ...] | None:
         """None: torch uses AMD's GPUs only on Linux, so nothing is queried elsewhere."""
         return None
 

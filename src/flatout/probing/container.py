@@ -45,8 +45,6 @@ MAKERS = (  # hypervisor, by DMI vendor and product
     ("xen", r"^Xen\b|HVM domU"),
     ("kvm", r"\bQEMU\b|\bKVM\b|RHEV|oVirt"),
 )
-CLOUDS = r"Google Compute Engine|OpenStack|Alibaba Cloud ECS"
-"""Clouds that run KVM but also rent out bare metal under the same name."""
 
 
 def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -> Container:
@@ -163,11 +161,7 @@ def _virtual_machine(root: Path) -> str | None:
         return hypervisor
     if maker.startswith("Amazon EC2"):
         return None if "metal" in maker else "kvm"
-    if not _hypervisor(root):
-        return None
-    if _firecracker(root):
-        return "firecracker"
-    return "kvm" if re.search(CLOUDS, maker) else _by_clock(root)
+    return _by_clock(root) if _hypervisor(root) else None
 
 
 def _by_clock(root: Path) -> str | None:
@@ -185,9 +179,3 @@ def _hypervisor(root: Path) -> bool:
         return True
     signs = ("proc/device-tree/hypervisor", "sys/hypervisor/type")
     return any(reading.exists(root / path) for path in signs)
-
-
-def _firecracker(root: Path) -> bool:
-    """Whether the ACPI tables (readable by root) or the kernel command line name Firecracker."""
-    table = reading.text(root / "sys/firmware/acpi/tables/FACP", 64) or ""
-    return "FIRECK" in table or "firecracker" in (reading.text(root / "proc/cmdline") or "")

@@ -1,4 +1,4 @@
-"""The processor: its product name, its features and the cores that this process may use."""
+"""The processor: its product name, and the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -32,16 +32,7 @@ def cpu() -> Cpu:
         quota_cores=limits.cpu_quota(),
         governor=reading.text(CPUFREQ / "scaling_governor") or None,
         scaling_driver=reading.text(CPUFREQ / "scaling_driver") or None,
-        **_features(),
     )
-
-
-def _features() -> dict[str, bool]:
-    """Only Linux says whether there are instructions for bfloat16."""
-    try:
-        return from_flags(_first_processor())
-    except OSError:
-        return {}
 
 
 def cores() -> int | None:
@@ -59,16 +50,6 @@ def name() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return " ".join(label.split()) if label else None
-
-
-def from_flags(text: str) -> dict[str, bool]:
-    """Features of the first processor in /proc/cpuinfo, or empty if it lists none."""
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        words = set(value.split())
-        if key.strip() in ("flags", "Features") and words:
-            return {name: name in words for name in ("avx512_bf16", "amx_bf16")}
-    return {}
 
 
 def _count(logical: bool) -> int | None:

@@ -1,35 +1,30 @@
-"""Intel's GPUs as the drivers i915 and xe show them in /sys; xpu-smi, if installed, names them."""
+"""Intel's GPUs as the drivers i915 and xe show them in /sys, which has no names."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import reading
-from flatout.probing.program_answer import Ask, ask
 
 ROOT = Path("/")
 DRIVERS = ("i915", "xe")
-XPU_SMI = ("xpu-smi", "discovery", "-j")
-LIMIT_S = 1.0
 LEAST_BYTES = 1 << 20
 """Least plausible bytes of a card's memory; a smaller number means something else."""
 INTEGRATED = "0000:00:02.0"
 """Bus address at which Intel's processors have had their own GPU for two decades."""
 
 
-def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+def from_sysfs(root: Path) -> tuple[Gpu, ...] | None:
     """The GPUs bound to one of Intel's drivers, or None if /sys cannot be read."""
     cards = reading.entries(root / "sys/class/drm")
     if cards is None:
         absent = reading.exists(root / "sys/class/drm") is False
         return () if absent and reading.entries(root / "sys/class") else None
     candidates = [_gpu(card) for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
-    return _with_names(tuple(gpu for gpu in candidates if gpu is not None), runner)
+    return tuple(gpu for gpu in candidates if gpu is not None)
 
 
 def _gpu(card: Path) -> Gpu | None:
@@ -68,29 +63,6 @@ def own_memory(card: Path) -> int | None:
     return sum(sizes) if sizes and len(sizes) == len(tiles) else None
 
 
-def _with_names(devices: tuple[Gpu, ...], runner: Ask) -> tuple[Gpu, ...]:
-    if all(gpu.shared_memory for gpu in devices):  # xpu-smi knows only cards, and is slow
-        return devices
-    names = from_xpu_smi(runner(XPU_SMI, LIMIT_S).text)
-    return tuple(replace(gpu, name=names.get(gpu.pci_address or "")) for gpu in devices)
-
-
-def from_xpu_smi(text: str) -> dict[str, str]:
-    """Bus address -> name."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    entries = document.get("device_list") if isinstance(document, dict) else None
-    names = {}
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict):
-            address, name = entry.get("pci_bdf_address"), entry.get("device_name")
-            if isinstance(address, str) and isinstance(name, str) and name:
-                names[address.lower()] = name
-    return names
-
-
 def driver_in(root: Path) -> Driver | None:
     """The loaded driver; the kernel's own one has no version."""
     versions = [
@@ -106,9 +78,9 @@ def driver_in(root: Path) -> Driver | None:
 
 if sys.platform == "linux":
 
-    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(root: Path = ROOT) -> tuple[Gpu, ...] | None:
         """Intel's GPUs, or None if not readable."""
-        return from_sysfs(root, runner)
+        return from_sysfs(root)
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
         """Intel's driver, or None if no trace of it. devices: its GPUs (unused)."""
@@ -116,7 +88,7 @@ if sys.platform == "linux":
 
 else:
 
-    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(root: Path = ROOT) -> tuple[Gpu, ...] | None:
         """None: outside Linux the bus (Windows' registry) lists the GPUs."""
         return None
 

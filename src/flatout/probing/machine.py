@@ -32,7 +32,6 @@ from flatout.probing import (
     memory,
     nvidia,
     pci,
-    pythons,
     system,
     variables,
     xid,
@@ -100,7 +99,7 @@ def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machi
     sources = _Sources(limit_s or (DEEP_S if deep else QUICK_S))
     question = sources.begin("python", lambda: interpreter.start(python, deep))()
     surroundings = sources.begin("container", container.container)() or Container()
-    answers = _begin_system(sources, python, surroundings)
+    answers = _begin_system(sources, surroundings)
     gpus = _begin_gpus(sources)
     machine = Machine(
         container=surroundings, **{name: answer() for name, answer in answers.items()}
@@ -121,9 +120,7 @@ def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machi
     )
 
 
-def _begin_system(
-    sources: _Sources, python: str, surroundings: Container
-) -> dict[str, Callable[[], Any]]:
+def _begin_system(sources: _Sources, surroundings: Container) -> dict[str, Callable[[], Any]]:
     """Queries of the operating system, its files and folders, by field of Machine."""
 
     def source(name: str, ask: Callable[[], T], unknown: Callable[[], T]) -> Callable[[], T]:
@@ -140,7 +137,6 @@ def _begin_system(
         "network_ports": sources.begin("network", infiniband.network_ports),
         "environment": sources.begin("environment", variables.environment),
         "libraries": sources.begin("libraries", libraries.libraries),
-        "pythons": sources.begin("pythons", lambda: pythons.pythons(python)),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from flatout.nouns.machine import System
 from flatout.probing import reading
 from flatout.probing.program_answer import Ask, ProgramAnswer, ask
 
-OS_RELEASE = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
 FIRMWARE = Path("/sys/firmware")
 LIBRARIES = Path("/lib")
 LIMIT_S = 1.0
@@ -22,22 +20,6 @@ SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 FIRST_BUILD_OF_11 = 22000
 SERVERS = {14393: "2016", 17763: "2019", 20348: "2022", 25398: "23H2", 26100: "2025"}
 """Windows Server by build: Microsoft's table of releases."""
-
-
-def os_release(text: str) -> dict[str, str]:
-    """The assignments of an os-release file; other lines are left out."""
-    assignments = {}
-    for line in text.splitlines():
-        name, separator, value = line.strip().partition("=")
-        if not separator or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            continue
-        try:
-            words = shlex.split(value)
-        except ValueError:
-            continue
-        if len(words) == 1:
-            assignments[name] = words[0]
-    return assignments
 
 
 def windows_version(build: int, server: bool) -> str | None:
@@ -92,9 +74,11 @@ def libc(runner: Ask = ask) -> str | None:
 
 
 def linux_distribution() -> dict[str, str]:
-    """The assignments of the first os-release file that exists."""
-    texts = (reading.text(path) for path in OS_RELEASE)
-    return os_release(next((text for text in texts if text), ""))
+    """The assignments of the os-release file, or none if it cannot be read."""
+    try:
+        return platform.freedesktop_os_release()
+    except (OSError, ValueError):
+        return {}
 
 
 if sys.platform == "win32":

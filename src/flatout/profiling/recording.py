@@ -367,7 +367,11 @@ def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
         return f"{places.short(Path(file), root)}{colon}{line}" if file else place
 
     short: wire.LoopSeen = _with_places(loop, shortened)
-    return short
+    return dataclasses.replace(
+        short,
+        recompiles=tuple(places.short_paths(text, root) for text in short.recompiles),
+        graph_breaks=tuple(places.short_paths(text, root) for text in short.graph_breaks),
+    )
 
 
 def _with_places(value: Any, change: Callable[[str], str], is_place: bool = False) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flatout.nouns import units
-from flatout.nouns.trial import Measurement, StepBlock, Verdict
+from flatout.nouns.trial import StepBlock, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.reporting import outcome, plain
 from flatout.reporting.chart import Axis, Bar, BarChart, Chart, Curve, CurveChart, Mark, line
@@ -23,7 +23,6 @@ def charts(tuned: Tuned) -> dict[str, Chart]:
         _waterfall(tuned) if tuned.plan else _gains(tuned),
         _losses(tuned),
         _run(tuned),
-        _steps(tuned),
         _pairs(tuned.confirmation) if tuned.confirmation else None,
     ]
     return {chart.id: chart for chart in candidates if chart is not None}
@@ -175,30 +174,6 @@ def _switches(tuned: Tuned) -> list[Mark]:
             size = len(block.on)
             marks.append(Mark("x", block.step, block.step))
     return marks
-
-
-def _steps(tuned: Tuned) -> CurveChart | None:
-    plan = outcome.plan_measured(tuned)
-    curves = [
-        _by_number("as written", tuned.baseline.steps_ms, "untouched"),
-        _by_number("with the plan", plan.steps_ms if plan else (), "plan"),
-    ]
-    known = [curve for curve in curves if curve is not None]
-    if not known:
-        return None
-    title = _step_title(tuned.baseline, plan)
-    note = "Mean step time of each block as written, and of each window under the plan."
-    return CurveChart("steps", title, note, Axis("block"), STEP_TIME, known)
-
-
-def _step_title(untouched: Measurement, plan: Measurement | None) -> str:
-    before = outcome.median(untouched.steps_ms)
-    over = units.count(len(untouched.steps_ms), "block")
-    after = outcome.median(plan.steps_ms) if plan else None
-    if plan is None or after is None:
-        return f"The median step takes {_ms(before)} as written (over {over})"
-    over = f"{len(untouched.steps_ms)} and {units.count(len(plan.steps_ms), 'block')}"
-    return f"The median step takes {_ms(after)} instead of {_ms(before)} (over {over})"
 
 
 def _pairs(confirmation: Confirmation) -> CurveChart | None:

@@ -47,10 +47,6 @@ def row(name: str, device: str, share: float) -> Ceiling:
     return Ceiling(name, name, device, value, unit, sheet, "8192", (Point("8192", value),))
 
 
-def cpu_row(name: str, value: float, unit: str = "GB/s") -> Ceiling:
-    return Ceiling(name, name, "cpu", value, unit, None, "1 GiB", (Point("1 GiB", value),))
-
-
 def giving(found: Benched, name: str, share: float, devices: Sequence[str] = ()) -> Benched:
     """The same with another share of the data sheet, on all devices or on these."""
     changed = tuple(

@@ -150,22 +150,24 @@ def ddp_profile(parts: Mapping[Kind, float] | None = None, **changes: Any) -> Pr
     return made
 
 
-def findings(check_id: str, profile: Profile) -> tuple[Finding, ...]:
-    """All that this one check finds; a check that fails is a failed test.
+def findings(check: str, profile: Profile) -> tuple[Finding, ...]:
+    """All that this one check finds; a check that fails is a failed test. check: its code or id.
 
     The job makes only calls that the agent records: on others the check would be deaf.
     """
     called = {call.name for call in profile.seen.calls} if profile.seen is not None else set()
     unheard = {name for name in called if not RECORDED.issuperset(re.findall(r"\w+", name))}
     assert unheard == set(), "flatout_agent/watch/calls.py does not record it"
-    found = diagnose_profile(profile, [checks.JOB.load(check_id)])
+    file = checks.find(check)
+    assert file is not None, check
+    found = diagnose_profile(profile, [checks.JOB.load(file.id)])
     assert all(item.severity is not Severity.UNCHECKED for item in found), found
     return found
 
 
-def only(check_id: str, profile: Profile) -> Finding:
+def only(check: str, profile: Profile) -> Finding:
     """Its one finding."""
-    (finding,) = findings(check_id, profile)
+    (finding,) = findings(check, profile)
     return finding
 
 

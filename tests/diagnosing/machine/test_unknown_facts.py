@@ -15,12 +15,12 @@ from flatout.diagnosing import checks
 from flatout.diagnosing.diagnose import diagnose
 from flatout.nouns.finding import Finding, Severity
 from flatout.nouns.machine import Machine
-from machines import compose
+from machines import composed
 from machines.forgetting import forgotten, may_be_unknown
 from machines.healthy import HEALTHY, changed
 
 CHECKS = checks.MACHINE.every()
-BROKEN = {name: machine for name, (machine, codes) in compose.machines().items() if codes}
+BROKEN = {name: machine for name, (machine, codes) in composed.machines().items() if codes}
 SHARES = st.sampled_from([0.02, 0.1, 0.3, 0.6, 0.95])
 SEEDS = st.integers(0, 2**32)
 TEXT = st.text(max_size=30)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace import places
 from flatout.profiling.trace.analysing import analyse
 from profiling.trace.making import BACKWARD, Trace
 
@@ -149,3 +151,18 @@ def test_each_call_of_an_operator_finds_its_own_line(tmp_path):
         ("aten::abs", "train.py:3"): 1,
         ("aten::relu", "None"): 2,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("forward (/home/me/job/pkg/model.py:9): 0/0", "forward (pkg/model.py:9): 0/0"),
+        ('print() File "/home/me/job/train.py", line 7', 'print() File "train.py", line 7'),
+        # Torch, in /opt/torch, has cut "/h" off, or, in /home/me/env, all but the last folder.
+        ("x # fault # ome/me/job/train.py:9 in f", "x # fault # train.py:9 in f"),
+        ("x # job/pkg/model.py:9 in f", "x # pkg/model.py:9 in f"),
+        ("x # ome/me/other/model.py:9 in f", "x # ome/me/other/model.py:9 in f"),
+    ],
+)
+def test_lines_in_torchs_words_are_named_as_everywhere(text: str, short: str) -> None:
+    assert places.short_paths(text, Path("/home/me/job")) == short

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.nouns.ceiling import Ceiling
-from flatout.nouns.profile import MemoryPoint, Profile, Span
+from flatout.nouns.profile import MemoryPoint, Span
 from flatout.reporting.profile import figures
-from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 
@@ -92,46 +90,8 @@ def test_many_points_are_thinned_and_the_peak_stays() -> None:
     assert (figure["at"][0], figure["at"][-1]) == (0.0, 19_999.0)
 
 
-def roofline(profile: Profile) -> figures.Json:
-    figure = figures.roofline(profile)
-    assert figure is not None
-    return figure
-
-
-def test_the_roofline_has_points_where_operations_and_bytes_are_known() -> None:
-    figure = roofline(examples.naive().profile)
-    assert [point["name"] for point in figure["points"]] == [
-        "tensor cores",
-        "elementwise",
-        "normalisation",
-    ]
-    first = figure["points"][0]
-    assert first["flop_per_byte"] == pytest.approx(6.3e12 / 4.1e10)
-    assert first["flops"] == pytest.approx(6.3e12 / 0.061)
-
-
-def test_ceilings_of_the_device_that_trains_alone_in_units_per_second() -> None:
-    ceilings = (
-        Ceiling("matmul-bf16", "", "cuda:0", 900.0, "TFLOP/s"),
-        Ceiling("matmul-bf16", "", "cuda:1", 950.0, "TFLOP/s"),
-        Ceiling("matmul-fp32", "", "cuda:0", None, "TFLOP/s"),
-        Ceiling("matmul-cpu-fp32", "", "cpu", 800.0, "GFLOP/s"),
-        Ceiling("copy-device", "", "cuda:0", 3.2, "TB/s"),
-        Ceiling("copy-device-to-host-pinned", "", "cuda:0", 55.0, "GB/s"),
-        Ceiling("launch-latency", "", "cuda:0", 5.0, "us"),
-        Ceiling("memory-cpu", "", "cpu", 40.0, "GB/s"),
-    )
-    gpu = roofline(changed(examples.naive().profile, ceilings=ceilings))
-    assert gpu["roofs"] == [{"name": "matmul-bf16", "value": pytest.approx(950e12)}]
-    assert gpu["memory"] == [{"name": "copy-device", "value": pytest.approx(3.2e12)}]
-    cpu = roofline(changed(examples.cpu().profile, ceilings=ceilings))
-    assert cpu["roofs"] == [{"name": "matmul-cpu-fp32", "value": pytest.approx(8e11)}]
-    assert cpu["memory"] == [{"name": "memory-cpu", "value": pytest.approx(4e10)}]
-
-
 def test_nothing_is_drawn_of_what_is_not_known() -> None:
     profile = examples.bare().profile
     assert figures.timeline(profile) is None
-    assert figures.roofline(profile) is None
     assert figures.memory(profile) is None
     assert figures.timeline_sums(profile) == []

@@ -37,11 +37,6 @@ def pageable(profile: Profile) -> list[Copy]:
     return [copy for copy in to_device(profile) if copy.pinned is False and _mean(copy) >= SMALL]
 
 
-def small(copy: Copy) -> bool:
-    """Whether its bytes cost little compared with its launch."""
-    return _mean(copy) < SMALL
-
-
 def of_batches(copy: Copy) -> bool:
     """Whether it moves a loader's batch: neither a tensor made on the line nor a constant."""
     source = copy.where.source if copy.where is not None else ""

@@ -95,7 +95,7 @@ SEEN_AS = {
     "aten::_local_scalar_dense": ("Tensor.item", "Tensor.__float__", "Tensor.__int__"),
     "aten::is_nonzero": ("Tensor.__bool__",),
     "aten::nonzero": ("Tensor.nonzero",),
-    "cudaDeviceSynchronize": ("torch.cuda.synchronize",),
+    "cudaDeviceSynchronize": ("torch.cuda.synchronize", "torch.cuda.empty_cache"),
 }
 """A trace's call -> its names in the watched program."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,21 @@ def _frames(recording: TraceRecording, rows: Ints, own: Flags) -> tuple[Ints, In
 def short(path: Path, root: Path) -> str:
     """The path relative to `root` if it is below it, else the whole path."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def short_paths(text: str, root: Path) -> str:
+    """The text with paths below `root` relative to it.
+
+    In a guard, torch leaves out what a path has in common with its own folder, and one letter more.
+    """
+    folder = f"{root.as_posix()}/"
+    ends = [folder[begin:] for begin in range(len(folder) - 1)]
+
+    def short(match: re.Match[str]) -> str:
+        cut = next((end for end in ends if match[0].startswith(end)), "")
+        return match[0].removeprefix(cut)
+
+    return re.sub(r"(?<=# )[^\s:]+\.py(?=:)", short, text.replace(folder, ""))
 
 
 class _Frames:

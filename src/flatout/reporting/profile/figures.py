@@ -1,15 +1,14 @@
-"""The drawings of a profile's page as plain JSON: timeline, roofline, memory over time."""
+"""The drawings of a profile's page as plain JSON: timeline and memory over time."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flatout.nouns.anatomy import WAITS, Kind
-from flatout.nouns.ceiling import Ceiling
-from flatout.nouns.profile import HOST_LANE, IDLE_LANE, MemoryPoint, Operator, Profile, Span
+from flatout.nouns.profile import HOST_LANE, IDLE_LANE, MemoryPoint, Profile, Span
 from flatout.reporting import plain
 from flatout.reporting.profile import words
 
@@ -17,9 +16,6 @@ ROWS = 12
 """The most rows of nested events in a lane; deeper events share the last row."""
 DRAWN_POINTS = 1_200
 """The most points of a curve over time: more than a screen has columns."""
-DRAWN_OPERATORS = 12
-FLOPS = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}
-BYTES = {"TB/s": 1e12, "GB/s": 1e9}
 STACKED = ("parameters", "optimizer", "activations and gradients")
 """Categories of memory from the bottom up: the longest-lived first."""
 
@@ -90,33 +86,6 @@ def covered(spans: Iterable[Span]) -> float:
     return total
 
 
-def roofline(profile: Profile) -> Json | None:
-    """Ceilings of arithmetic and memory, and how close the kinds and operators come to them.
-
-    A point needs operations and bytes; with operations alone there is only a rate.
-    """
-    ceilings = [
-        ceiling for ceiling in profile.ceilings if ceiling.value and _same_device(ceiling, profile)
-    ]
-    roofs = _best(ceilings, ("matmul-cpu-", "matmul-"), FLOPS)
-    memory = _best(ceilings, ("copy-device", "triad-device", "memory-cpu"), BYTES)
-    points = [
-        {
-            "name": words.kind(part.kind),
-            "kind": str(part.kind),
-            "flop_per_byte": part.flops / part.bytes,
-            "flops": part.flops / part.ms * 1000,
-            "ms": part.ms,
-        }
-        for part in profile.anatomy.parts
-        if part.flops and part.bytes and part.ms > 0
-    ]
-    rates = [_rate(operator, ms) for operator, ms in _costliest(profile)]
-    if not points and not (rates and roofs):
-        return None
-    return {"roofs": roofs, "memory": memory, "points": points, "rates": rates}
-
-
 def memory(profile: Profile) -> Json | None:
     """Bytes in use over the window: by category if known, else after each step."""
     if profile.memory:
@@ -144,38 +113,6 @@ def _rows(spans: Sequence[Span]) -> list[int]:
         ends[row] = max(ends[row], span.begin_ms + span.ms)
         rows.append(row)
     return rows
-
-
-def _same_device(ceiling: Ceiling, profile: Profile) -> bool:
-    return ceiling.device.partition(":")[0] == profile.anatomy.device
-
-
-def _best(ceilings: Iterable[Ceiling], prefixes: tuple[str, ...], units_of: Json) -> list[Json]:
-    """The best device's value of each matching ceiling, in units per second; the highest first."""
-    best: dict[str, float] = {}
-    for ceiling in ceilings:
-        scale = units_of.get(ceiling.unit)
-        if scale and ceiling.value and ceiling.id.startswith(prefixes) and "-to-" not in ceiling.id:
-            best[ceiling.id] = max(best.get(ceiling.id, 0.0), ceiling.value * scale)
-    ordered = sorted(best.items(), key=lambda entry: -entry[1])
-    return [{"name": name, "value": value} for name, value in ordered]
-
-
-def _costliest(profile: Profile) -> Iterator[tuple[Operator, float]]:
-    cpu = profile.anatomy.device == "cpu"
-    operators = [
-        (operator, operator.host_ms if cpu else operator.device_ms)
-        for operator in profile.operators
-    ]
-    counted = [(operator, ms) for operator, ms in operators if operator.flops and ms > 0]
-    return itertools.islice(iter(sorted(counted, key=lambda pair: -pair[1])), DRAWN_OPERATORS)
-
-
-def _rate(operator: Operator, ms: float) -> Json:
-    where = f" {operator.where}" if operator.where else ""
-    name = f"{operator.name}{where}{' (backward)' if operator.backward else ''}"
-    flops = (operator.flops or 0.0) / ms * 1000
-    return {"name": plain.one_line(name), "kind": str(operator.kind), "flops": flops, "ms": ms}
 
 
 def _by_category(points: Sequence[MemoryPoint]) -> Json:

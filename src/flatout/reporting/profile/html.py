@@ -66,7 +66,6 @@ def page_figures(profile: Profile) -> dict[str, Any]:
     return {
         "words": {str(kind): words.kind(kind) for kind in Kind},
         "timeline": figures.timeline(profile),
-        "roofline": figures.roofline(profile),
         "memory": figures.memory(profile),
         "flames": host.flames(profile),
     }

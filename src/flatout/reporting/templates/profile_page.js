@@ -25,8 +25,6 @@ const page = (() => {
     return value.toFixed(whole ? 0 : 1) + " " + names[number];
   };
   const size = (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-  const flops = (value) => scaled(value, 1000, ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"]);
-  const rate = (value) => scaled(value, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"]);
 
   const show = (text, x, y) => {
     tip.textContent = text;
@@ -102,5 +100,5 @@ const page = (() => {
     redraw();
   });
 
-  return { data, colour, kind, word, tick, ms, size, flops, rate, show, hide, reach, leave, tell, svg, ticks, drawn };
+  return { data, colour, kind, word, tick, ms, size, show, hide, reach, leave, tell, svg, ticks, drawn };
 })();

@@ -9,6 +9,7 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind
@@ -32,18 +33,14 @@ BATCH = Copy("HtoD", 2.0, 154.1e6, 18.8, pinned=False, exposed_ms=18.8, where=PL
 PINNED = dataclasses.replace(BATCH, pinned=True, ms=6.2, exposed_ms=6.2)
 WAITS = Sync("aten::to", 1.0, 6.4, idle_ms=1.5, where=PLAIN)
 
-PAGEABLE, BLOCKING = "pageable-memory-copied", "copies-block-the-host"
-EXPOSED, BUILT = "copies-hold-up-computing", "tensors-built-on-the-host"
-SMALL, OUTPUTS = "copies-small-and-many", "outputs-copied-to-host"
+PAGEABLE, PINNED_ONES = "COPY001", "COPY002"
+BUILT, OUTPUTS = "COPY004", "COPY007"
 UNPINNED = {"job__loaders__0__pin_memory": False}
 PARTS = Copy(
     "HtoD", 1.0, 80e6, 9.8, pinned=False, exposed_ms=9.8, where=at(90, "y = torch.cat(p).cuda()")
 )
 MASK = at(88, "mask = torch.ones(batch, length, length).tril().to(device)")
 MASK_COPY = Copy("HtoD", 1.0, 67e6, 8.2, pinned=False, exposed_ms=8.2, where=MASK)
-LENGTHS = at(83, "lengths = [l.to(device) for l in lengths]")
-LENGTHS_COPY = Copy("HtoD", 40.0, 40 * 64, 0.08, pinned=False, exposed_ms=0.08, where=LENGTHS)
-LENGTHS_WAIT = Sync("aten::to", 40.0, 1.2, idle_ms=5.0, where=LENGTHS)
 LOGITS = at(90, "outputs.append(logits.cpu().numpy())")
 LOGITS_COPY = Copy("DtoH", 1.0, 131e6, 19.0, pinned=False, exposed_ms=19.0, where=LOGITS)
 LOGITS_WAIT = Sync("aten::to", 1.0, 60.0, idle_ms=4.0, where=LOGITS)
@@ -62,17 +59,6 @@ def test_batches_not_pinned() -> None:
     assert "COPY001" in made.codes(profile)
 
 
-def test_batches_not_pinned_where_nothing_was_measured() -> None:
-    profile = job((BATCH,), **UNPINNED, ceilings=())
-    assert made.saved_ms(made.only(PAGEABLE, profile), profile) == pytest.approx(9.4)
-
-
-def test_where_the_loader_pins_the_line_is_to_blame() -> None:
-    finding = made.only(PAGEABLE, job((BATCH,)))
-    assert finding.title == "147 MiB a step are copied from memory that is not pinned"
-    assert finding.boost is None
-
-
 def test_pageable_memory_of_the_script() -> None:
     profile = job((PARTS,))
     finding = made.only(PAGEABLE, profile)
@@ -82,30 +68,6 @@ def test_pageable_memory_of_the_script() -> None:
     table = dataclasses.replace(PARTS, where=at(90, "rows = self.table.to(device)"))
     both = made.findings(PAGEABLE, job((BATCH, table), **UNPINNED))
     assert {finding.where for finding in both} == {"train.py:81", "train.py:90"}
-
-
-def test_copies_block_the_host() -> None:
-    profile = job((PINNED,), (WAITS,))
-    finding = made.only(BLOCKING, profile)
-    assert (finding.code, finding.where) == ("COPY002", "train.py:81")
-    assert "+ images = images.to(device, non_blocking=True)" in made.changes(finding)
-    assert made.saved_ms(finding, profile) == pytest.approx(7.7)
-    assert made.findings(EXPOSED, profile) == ()
-
-
-def test_copies_hold_up_computing() -> None:
-    profile = job((dataclasses.replace(PINNED, where=KWARG),))
-    finding = made.only(EXPOSED, profile)
-    assert finding.code == "COPY008"
-    assert made.saved_ms(finding, profile) == pytest.approx(6.2)
-    assert made.findings(BLOCKING, profile) == ()
-
-
-def test_small_copies() -> None:
-    profile = job((LENGTHS_COPY,), (LENGTHS_WAIT,))
-    finding = made.only(SMALL, profile)
-    assert (finding.code, finding.where) == ("COPY006", "train.py:83")
-    assert made.saved_ms(finding, profile) == pytest.approx(5.08 * 39 / 40)
 
 
 def test_outputs_copied_to_the_host() -> None:
@@ -148,36 +110,6 @@ def test_tensors_made_in_each_step_on_a_cpu() -> None:
     assert made.saved_ms(second, profile) == pytest.approx(13)
 
 
-def test_samples_and_random_tensors_are_made_anew_by_design_on_a_cpu() -> None:
-    sample = Place("data.py", 9, "__getitem__", "return torch.tensor(row)")
-    noise = Place("model.py", 44, "forward", "x = x + torch.randn(n, n)")
-    operators = tuple(
-        Operator("aten::ones", Kind.OTHER, 64.0, 30.0, where=place) for place in (sample, noise)
-    )
-    calls = (CallSeen("torch.randn", 1.0, 0.020, "model.py:44", "cpu"),)
-    profile = made.cpu_profile(operators=operators, seen__calls=calls)
-    assert made.findings(BUILT, profile) == ()
-
-
-def test_values_that_change_are_kept_in_arrays_and_half_of_the_time_stays() -> None:
-    place = Place("train.py", 70, "rollout", "s = torch.tensor([e.state for e in envs])")
-    rows = (Operator("aten::lift_fresh", Kind.OTHER, 1.0, 0.1, where=place),)
-    calls = (CallSeen("torch.tensor", 1.0, 0.020, "train.py:70", "cpu"),)
-    profile = made.cpu_profile(operators=rows, seen__calls=calls, seen__flow=FlowSeen(2, 100, 0.1))
-    (finding,) = made.findings(BUILT, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(10)
-    assert "from_numpy" in finding.cure.text
-
-
-def test_what_evaluation_takes_on_the_line_is_no_part_of_the_step() -> None:
-    calls = (CallSeen("torch.tensor", 8.0, 0.080, "train.py:10", "cpu"),)
-    profile = made.changed(
-        sampled.profile(sampled.line(10, HostKind.TORCH, 12.0)), seen__calls=calls
-    )
-    (finding,) = made.findings(BUILT, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(12, rel=0.02)
-
-
 HIDDEN = dataclasses.replace(PINNED, exposed_ms=0.2)
 ON_DEVICE = dataclasses.replace(MASK, source="mask = torch.ones(9, device=device)")
 SILENT = [
@@ -186,18 +118,54 @@ SILENT = [
     (PAGEABLE, job((dataclasses.replace(BATCH, bytes=2e4),), **UNPINNED)),
     (PAGEABLE, job((), **UNPINNED)),
     (PAGEABLE, job((dataclasses.replace(PARTS, pinned=True),))),
-    *(
-        (check, job((dataclasses.replace(HIDDEN, where=place),)))
-        for check in (BLOCKING, EXPOSED)
-        for place in (PLAIN, KWARG)
-    ),
-    (SMALL, job((dataclasses.replace(LENGTHS_COPY, calls=4.0, bytes=256),), (LENGTHS_WAIT,))),
-    (SMALL, job((dataclasses.replace(LENGTHS_COPY, bytes=40e6),), (LENGTHS_WAIT,))),
+    *((PINNED_ONES, job((dataclasses.replace(HIDDEN, where=where),))) for where in (PLAIN, KWARG)),
     (OUTPUTS, job((dataclasses.replace(LOGITS_COPY, calls=0.02),))),
     (BUILT, job((dataclasses.replace(MASK_COPY, where=ON_DEVICE),))),
+    # samples and random tensors are made anew by design on a cpu
+    (
+        BUILT,
+        made.cpu_profile(
+            operators=tuple(
+                Operator("aten::ones", Kind.OTHER, 64.0, 30.0, where=place)
+                for place in (
+                    Place("data.py", 9, "__getitem__", "return torch.tensor(row)"),
+                    Place("model.py", 44, "forward", "x = x + torch.randn(n, n)"),
+                )
+            ),
+            seen__calls=(CallSeen("torch.randn", 1.0, 0.02, "model.py:44", "cpu"),),
+        ),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("check", "profile"), SILENT)
 def test_nothing_is_told(check: str, profile: Profile) -> None:
     assert made.findings(check, profile) == ()
+
+
+TOLD = [
+    told("batches not pinned where nothing was measured", PAGEABLE,
+         job((BATCH,), **UNPINNED, ceilings=()), saves=9.4),
+    told("where the loader pins the line is to blame", PAGEABLE, job((BATCH,)),
+         "147 MiB a step are copied from memory that is not pinned", boost=None),
+    told("copies block the host", PINNED_ONES, job((PINNED,), (WAITS,)),
+         "+ images = images.to(device, non_blocking=True)", where="train.py:81", saves=7.7),
+    told("copies hold up computing", PINNED_ONES,
+         job((dataclasses.replace(PINNED, where=KWARG),)), "stream = torch.cuda.Stream()",
+         saves=6.2),
+    told("values that change are kept in arrays and half of the time stays", BUILT,
+         made.cpu_profile(operators=(Operator("aten::lift_fresh", Kind.OTHER, 1.0, 0.1,
+             where=Place("train.py", 70, "rollout",
+             "s = torch.tensor([e.state for e in envs])")),), seen__calls=(CallSeen("torch.tensor",
+             1.0, 0.02, "train.py:70", "cpu"),), seen__flow=FlowSeen(2, 100, 0.1)),
+         "from_numpy", saves=10),
+    told("what evaluation takes on the line is no part of the step", BUILT,
+         made.changed(sampled.profile(sampled.line(10, HostKind.TORCH, 12.0)),
+             seen__calls=(CallSeen("torch.tensor", 8.0, 0.08, "train.py:10", "cpu"),)),
+         saves=pytest.approx(12, rel=0.02)),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

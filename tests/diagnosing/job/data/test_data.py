@@ -9,6 +9,7 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind, HostLine, HostTime
@@ -25,71 +26,11 @@ def few(workers: int, busy_ms: float | None, **changes: Any) -> Profile:
     return made.changed(profile, seen__worker_cpu_s=seconds, **changes)
 
 
-NO_WORKERS, SLOW = "loader-without-workers", "loader-workers-too-slow"
-STARTED = "workers-started-each-epoch"
-REPEATED, PREPARED = "work-repeated-for-each-sample", "samples-prepared-in-step"
-PADDED, SINGLY = "padded-beyond-longest", "rows-fetched-one-by-one"
+NO_WORKERS, SLOW = "DATA001", "DATA002"
+STARTED = "DATA004"
+REPEATED, PREPARED = "DATA009", "DATA010"
+PADDED, SINGLY = "DATA011", "DATA013"
 NONE = {"job__loaders__0__num_workers": 0}
-
-
-def test_without_workers() -> None:
-    changes = {"job__loaders__0__num_workers": 0, "job__cores": 16, "job__wait_share": 0.72}
-    profile = made.profile(WAITING, **changes)
-    finding = made.only(NO_WORKERS, profile)
-    assert (finding.code, finding.severity) == ("DATA001", Severity.WARNING)
-    assert finding.where == "train.py:80"
-    assert finding.boost == "loader-workers"
-    assert "waits 260 ms of 360 ms" in finding.evidence
-    assert "num_workers=0, 16 cores" in finding.evidence
-    assert "num_workers=15" in made.changes(finding)
-    # 15 workers need 17 ms of their 260 for a step: what remains is the step without its wait
-    assert made.saved_ms(finding, profile) == pytest.approx(260, abs=0.5)
-
-
-def test_without_workers_on_few_cores_loading_stays_the_longer_part() -> None:
-    profile = made.profile({Kind.WAIT_DATA: 600.0}, job__loaders__0__num_workers=0, job__cores=3)
-    finding = made.only(NO_WORKERS, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(700 - 600 / 2, abs=1)
-
-
-def test_without_workers_on_a_cpu_the_work_stays() -> None:
-    profile = made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0)
-    finding = made.only(NO_WORKERS, profile)
-    # 298 ms of training, and half of 200 ms in which one of two workers holds each thread up
-    assert made.saved_ms(finding, profile) == pytest.approx(498 - (298 + 200 / 2), abs=1)
-    few = made.changed(profile, job__cores=2, job__threads=2)
-    assert made.findings(NO_WORKERS, few) == ()
-    idle_cores = made.changed(profile, job__threads=4)
-    finding = made.only(NO_WORKERS, idle_cores)
-    assert made.saved_ms(finding, idle_cores) == pytest.approx(200, abs=1)
-    assert "num_workers=2" in made.changes(finding)
-
-
-def test_an_iterable_dataset_must_share_out_its_data() -> None:
-    changes = {"job__loaders__0__num_workers": 0, "job__loaders__0__iterable": True}
-    finding = made.only(NO_WORKERS, made.profile(WAITING, **changes))
-    assert finding.boost is None
-    assert "get_worker_info" in made.changes(finding)
-
-
-def test_a_trace_alone_names_the_iterator() -> None:
-    gap = Gap(
-        Kind.WAIT_DATA, 260.0, 1.0, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    )
-    profile = made.profile(WAITING, job=None, seen=None, gaps=(gap,))
-    finding = made.only(NO_WORKERS, profile)
-    assert finding.boost is None and finding.where is None
-    several = dataclasses.replace(gap, doing="enumerate(DataLoader)#_MultiProcessingDataLoaderIter")
-    assert made.findings(NO_WORKERS, made.changed(profile, gaps=(several,))) == ()
-
-
-def test_too_few_workers() -> None:
-    profile = few(2, busy_ms=310.0)
-    finding = made.only(SLOW, profile)
-    assert (finding.code, finding.where) == ("DATA002", "train.py:80")
-    assert "2 workers, computing 97% of their time; 32 cores" in finding.evidence
-    assert "num_workers=4" in made.changes(finding)  # 310 / 99.6 ms, a quarter to spare
-    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
 
 
 def test_too_few_workers_where_their_use_is_not_known() -> None:
@@ -117,14 +58,6 @@ def test_workers_started_each_epoch() -> None:
     assert made.findings(SLOW, later) == ()
 
 
-def test_storage_slow() -> None:
-    profile = few(8, busy_ms=200.0)
-    finding = made.only(SLOW, profile)
-    assert finding.code == "DATA002"
-    assert "84% of their time" in finding.title
-    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
-
-
 @pytest.mark.parametrize(("idle_share", "count"), [(0.6, 1), (0.05, 0)])
 def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: int) -> None:
     profile = few(8, busy_ms=200.0)
@@ -132,24 +65,6 @@ def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: in
     host = HostTime(10, step_ms, (), worker_idle_ms=idle_share * 8 * step_ms, idle_known=True)
     found = made.findings(SLOW, dataclasses.replace(profile, host=host))
     assert len(found) == count
-
-
-def test_decoding_binds() -> None:
-    profile = few(15, busy_ms=2350.0, job__cores=16)
-    finding = made.only(SLOW, profile)
-    assert finding.code == "DATA002"
-    assert "a sample costs 9.18 ms, decoding a picture 4.17 ms" in finding.evidence
-    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
-
-
-def test_the_line_that_the_workers_execute_most() -> None:
-    place = Place("data.py", 30, "Pictures.__getitem__", "image = Image.open(path)")
-    line = HostLine(place, HostKind.LIBRARY, 900.0, "image.convert('RGB')", "PIL", loading=True)
-    host = HostTime(10, 100.0, (), worker_lines=(line,))
-    profile = dataclasses.replace(few(15, busy_ms=2350.0, job__cores=16), host=host)
-    finding = made.only(SLOW, profile)
-    assert finding.where == "data.py:30"
-    assert "most of it image.convert('RGB') in PIL at data.py:30" in finding.evidence
 
 
 def test_work_repeated_for_each_sample() -> None:
@@ -181,16 +96,6 @@ def prepared(share: float, **fields: object) -> Profile:
     return made.changed(sampled.profile(line), job__loaders__0__num_workers=0)
 
 
-def test_the_line_of_the_data_set_and_what_it_calls() -> None:
-    slow = prepared(0.5)
-    finding = made.only(PREPARED, slow)
-    assert (finding.code, finding.where) == ("DATA010", "train.py:12")
-    assert "Pictures.__getitem__()" in finding.evidence
-    assert "Decode once" in finding.cure.text
-    step_ms = slow.anatomy.step_ms
-    assert made.saved_ms(finding, slow) == pytest.approx(0.45 * step_ms, rel=0.01)
-
-
 def padded(share: float, **changes: Any) -> Profile:
     facts = {"job__models__0__padded": share, "job__models__0__compiled": False}
     return made.cpu_profile(**facts, **changes)
@@ -206,11 +111,6 @@ def test_inputs_that_are_mostly_padding() -> None:
     assert made.saved_ms(finding, job) == pytest.approx(0.6 * spent_ms, rel=0.01)
 
 
-def test_without_a_loader_the_models_line_is_named() -> None:
-    job = padded(0.6, seen__loader_where=None, seen__model_where="train.py:64")
-    assert made.only(PADDED, job).where == "train.py:64"
-
-
 def rows(**changes: object) -> Profile:
     """A job that waits 260 of 360 ms for rows that are in memory."""
     return made.profile(
@@ -223,15 +123,6 @@ def rows(**changes: object) -> Profile:
             **changes,
         },
     )
-
-
-def test_rows_in_memory_are_worth_one_index_operation() -> None:
-    profile = rows()
-    finding = made.only(SINGLY, profile)
-    assert (finding.code, finding.boost) == ("DATA013", "batch-fetch")
-    assert "waits 260 ms of 360 ms for 512 rows" in finding.evidence
-    assert "BatchSampler(RandomSampler(dataset), 512" in made.changes(finding)
-    assert made.saved_ms(finding, profile) == pytest.approx(0.95 * 260, abs=0.5)
 
 
 def test_it_stands_in_place_of_workers() -> None:
@@ -254,6 +145,16 @@ def test_why_workers_are_too_slow(
     workers: int, busy_ms: float | None, cores: int, title: str
 ) -> None:
     assert title in made.only(SLOW, few(workers, busy_ms, job__cores=cores)).title
+
+
+ITERATOR = Gap(
+    Kind.WAIT_DATA, 260.0, 1.0, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+)
+
+
+def recorded(gap: Gap) -> Profile:
+    """A trace alone, with this gap."""
+    return made.profile(WAITING, job=None, seen=None, gaps=(gap,))
 
 
 SILENT = [
@@ -295,9 +196,69 @@ SILENT = [
             {"job__loaders__0__batch_size": None},
         )
     ),
+    # without workers on a cpu the work stays
+    (
+        NO_WORKERS,
+        made.cpu_profile(
+            {Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0, job__cores=2, job__threads=2
+        ),
+    ),
+    (NO_WORKERS, recorded(dataclasses.replace(ITERATOR, doing="_MultiProcessingDataLoaderIter"))),
 ]
 
 
 @pytest.mark.parametrize(("check", "profile"), SILENT)
 def test_nothing_is_told(check: str, profile: Profile) -> None:
     assert made.findings(check, profile) == ()
+
+
+TOLD = [
+    told("without workers on few cores loading stays the longer part", NO_WORKERS,
+         made.profile({Kind.WAIT_DATA: 600.0}, job__loaders__0__num_workers=0, job__cores=3),
+         saves=pytest.approx(700 - 600 / 2, abs=1)),
+    told("an iterable dataset must share out its data", NO_WORKERS,
+         made.profile(WAITING, job__loaders__0__num_workers=0, job__loaders__0__iterable=True),
+         "get_worker_info", boost=None),
+    told("storage slow", SLOW, few(8, busy_ms=200.0), "84% of their time",
+         saves=pytest.approx(60, abs=1)),
+    told("decoding binds", SLOW, few(15, busy_ms=2350.0, job__cores=16),
+         "a sample costs 9.18 ms, decoding a picture 4.17 ms", saves=pytest.approx(60, abs=1)),
+    told("the line that the workers execute most", SLOW,
+         dataclasses.replace(few(15, busy_ms=2350.0, job__cores=16), host=HostTime(10, 100.0, (),
+             worker_lines=(HostLine(Place("data.py", 30, "Pictures.__getitem__",
+             "image = Image.open(path)"), HostKind.LIBRARY, 900.0, "image.convert('RGB')", "PIL",
+             loading=True),))),
+         "most of it image.convert('RGB') in PIL at data.py:30", where="data.py:30"),
+    told("the line of the data set and what it calls", PREPARED, prepared(0.5),
+         "Pictures.__getitem__()", "Decode once", where="train.py:12",
+         saves=0.45 * prepared(0.5).anatomy.step_ms),
+    told("rows in memory are worth one index operation", SINGLY, rows(),
+         "waits 260 ms of 360 ms for 512 rows", "BatchSampler(RandomSampler(dataset), 512",
+         boost="batch-fetch", saves=pytest.approx(0.95 * 260, abs=0.5)),
+    # 15 workers need 17 ms of their 260 for a step: what remains is the step without its wait
+    told("without workers", NO_WORKERS,
+         made.profile(WAITING, job__loaders__0__num_workers=0, job__cores=16, job__wait_share=0.72),
+         "waits 260 ms of 360 ms", "num_workers=0, 16 cores", "num_workers=15", where="train.py:80",
+         boost="loader-workers", severity=Severity.WARNING, saves=pytest.approx(260, abs=0.5)),
+    # 298 ms of training, and half of 200 ms in which one of two workers holds each thread up
+    told("without workers on a cpu the work stays", NO_WORKERS,
+         made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0),
+         saves=pytest.approx(498 - (298 + 200 / 2), abs=1)),
+    told("without workers on a cpu the work stays: 2", NO_WORKERS,
+         made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0, job__threads=4),
+         "num_workers=2", saves=pytest.approx(200, abs=1)),
+    told("a trace alone names the iterator", NO_WORKERS, recorded(ITERATOR), where=None,
+         boost=None),
+    # 310 / 99.6 ms, a quarter to spare
+    told("too few workers", SLOW, few(2, busy_ms=310.0),
+         "2 workers, computing 97% of their time; 32 cores", "num_workers=4", where="train.py:80",
+         saves=pytest.approx(60, abs=1)),
+    told("without a loader the models line is named", PADDED,
+         padded(0.6, seen__loader_where=None, seen__model_where="train.py:64"),
+         where="train.py:64"),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

@@ -10,6 +10,7 @@ import pytest
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from diagnosing.job.host.sampled import STEP_MS
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind, HostThread
@@ -48,69 +49,13 @@ def small_model(**changes: Any) -> Profile:
     return changed
 
 
-LAUNCHES, COLLECTED, BUSY = "launch-bound", "garbage-collected-in-steps", "main-thread-busy"
-TOO_MANY, TOO_FEW = "threads-oversubscribed", "threads-too-few"
-WAITS, HOLDS = "training-thread-waits", "other-thread-holds-interpreter"
-SHARED, NARROWED = "cores-shared", "affinity-narrowed-in-script"
-
-
-def test_launch_bound() -> None:
-    profile = small_model()
-    finding = made.only(LAUNCHES, profile)
-    assert (finding.code, finding.severity) == ("HOST001", Severity.WARNING)
-    assert finding.where == "train.py:84"
-    assert finding.boost == "cuda-graphs"
-    assert "one launch every 20 us (this machine can do 6.1 us)" in finding.evidence
-    launches = sum(part.launches for part in profile.anatomy.parts)
-    assert made.saved_ms(finding, profile) == pytest.approx(0.7 * (13.6 - launches / 1000))
-
-
-def test_launch_bound_where_the_boosts_are_on_already() -> None:
-    finding = made.only(LAUNCHES, small_model(job__models__0__compiled=True))
-    assert finding.boost is None
-
-
-def test_garbage_collection_on_a_device_counts_where_it_waits() -> None:
-    profile = made.profile({Kind.WAIT_HOST: 20.0}, seen__gc_s=0.012, seen__gc_runs=1.0)
-    finding = made.only(COLLECTED, profile)
-    assert (finding.code, finding.boost) == ("HOST003", "gc-pause")
-    assert "1.00 collections and 12.0 ms a step" in finding.evidence
-    assert made.saved_ms(finding, profile) == pytest.approx(9.6)
-
-
-def test_garbage_collection_on_a_cpu() -> None:
-    profile = made.cpu_profile({Kind.PYTHON: 50.0}, seen__gc_s=0.040, seen__gc_runs=2.0)
-    finding = made.only(COLLECTED, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(32)
-    asked = (CallSeen("gc.collect", 1.0, 0.04, "train.py:97"),)
-    told = made.only(COLLECTED, made.changed(profile, seen__calls=asked))
-    assert (told.where, told.boost) == ("train.py:97", None)
-
-
-def test_threads_oversubscribed() -> None:
-    profile = made.cpu_profile(job__threads=32)
-    finding = made.only(TOO_MANY, profile)
-    assert (finding.code, finding.boost) == ("HOST004", "cpu-threads")
-    assert "32 threads and 0.7 busy loader workers; 8 cores" in finding.evidence
-    assert "torch.set_num_threads(7)" in made.changes(finding)
-    # 288 ms in operators, a quarter of what 24.7 of 32.7 threads have no core for
-    assert made.saved_ms(finding, profile) == pytest.approx(288 * 0.25 * (1 - 8 / 32.67), abs=1)
-
-
-def test_two_processes_share_the_cores() -> None:
-    profile = made.cpu_profile(job__threads=8, job__world_size=2)
-    assert "on 4 cores" in made.only(TOO_MANY, profile).title
+LAUNCHES, COLLECTED, BUSY = "HOST001", "HOST003", "HOST007"
+TOO_MANY, TOO_FEW = "HOST004", "HOST005"
+WAITS, HOLDS = "HOST012", "HOST013"
+SHARED, NARROWED = "HOST014", "HOST015"
 
 
 ONE_THREAD = {"job__threads": 1, "seen__main_cpu_s": 0.33, "job__cores": 16}
-
-
-def test_threads_too_few() -> None:
-    profile = made.cpu_profile(**ONE_THREAD)
-    finding = made.only(TOO_FEW, profile)
-    assert finding.code == "HOST005"
-    assert "torch.set_num_threads(8)" in made.changes(finding)
-    assert made.saved_ms(finding, profile) == pytest.approx(7 / 8 * (0.7 * 205 + 0.35 * 80), abs=1)
 
 
 def test_cores_without_hyper_threads_are_counted_and_the_line_is_named() -> None:
@@ -125,22 +70,6 @@ def test_cores_without_hyper_threads_are_counted_and_the_line_is_named() -> None
     assert "torch.set_num_threads(2)" in made.changes(finding)
     hyper = dataclasses.replace(seen, cores=dataclasses.replace(cores, physical=1))
     assert made.findings(TOO_FEW, dataclasses.replace(slow, seen=hyper)) == ()
-
-
-def test_main_thread_busy() -> None:
-    gaps = (
-        Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul", NEXT),
-        Gap(Kind.WAIT_HOST, 4.0, 60.0, "aten::copy_"),
-    )
-    profile = made.profile({Kind.WAIT_HOST: 13.0}, gaps=gaps)
-    finding = made.only(BUSY, profile)
-    assert (finding.code, finding.where) == ("HOST007", "train.py:92")
-    assert "the longest before train.py:92" in finding.evidence
-    assert made.saved_ms(finding, profile) == pytest.approx(8.9)  # 0.1 ms is garbage collection
-    printing = made.changed(profile, seen__calls=(CallSeen("print", 1.0, 0.008, "train.py:89"),))
-    named = made.only(BUSY, printing)
-    assert named.where == "train.py:89"
-    assert "print takes 8.00 ms" in named.evidence
 
 
 @pytest.mark.parametrize(
@@ -190,36 +119,10 @@ def test_what_it_calls_tells_for_what(package: str, callee: str, title: str, cur
     assert cure in finding.cure.text
 
 
-def test_a_checkpoint_that_was_written_once_is_a_note() -> None:
-    line = sampled.line(
-        50, HostKind.WAITING, 0.3 * STEP_MS, callee="os.fsync(f)", samples=80, steps=(4,)
-    )
-    finding = made.only(WAITS, sampled.profile(line))
-    assert finding.severity is Severity.NOTE
-    assert finding.title.endswith("in 1 of 20 steps")
-
-
 def watched(cpu: float, waited: float, where: Place | None = None) -> Profile:
     """Another thread takes and the training's waits for these shares of a step."""
     thread = HostThread("watcher", cpu * STEP_MS, where, "" if where else "threading")
     return sampled.profile(threads=(thread,), waited_ms=waited * STEP_MS)
-
-
-def test_the_thread_and_its_line() -> None:
-    profile = watched(0.8, waited=0.4, where=Place("train.py", 7, "poll"))
-    finding = made.only(HOLDS, profile)
-    assert (finding.code, finding.where) == ("HOST013", "train.py:7")
-    assert '"watcher"' in finding.title
-    assert made.saved_ms(finding, profile) == pytest.approx(0.36 * STEP_MS, rel=0.01)
-
-
-def test_what_handing_over_more_often_relieved_is_part_of_the_loss() -> None:
-    profile = watched(0.2, waited=0.1, where=Place("train.py", 7, "poll"))
-    host = dataclasses.replace(profile.host, step_ms=0.4 * STEP_MS)
-    profile = dataclasses.replace(profile, host=host)
-    finding = made.only(HOLDS, profile)
-    assert made.saved_ms(finding, profile) == pytest.approx(0.9 * 0.7 * STEP_MS, rel=0.01)
-    assert "handed the interpreter over" in finding.evidence
 
 
 def test_a_writer_is_told_with_the_calls_that_give_it_its_work() -> None:
@@ -249,31 +152,7 @@ def sharing(**fields: Any) -> Profile:
     return dataclasses.replace(base, seen=dataclasses.replace(base.seen, cores=cores))
 
 
-def test_other_programs_are_named() -> None:
-    shared = sharing(
-        queued_s=0.3 * STEP_MS / 1000, others_cores=1.4, others=("blender (77): 1.4 cores",)
-    )
-    finding = made.only(SHARED, shared)
-    assert finding.code == "HOST014"
-    assert finding.title.startswith("other programs take the cores")
-    assert "blender (77)" in finding.evidence
-    assert "torch.set_num_threads(7)" in finding.cure.commands
-    assert made.saved_ms(finding, shared) == pytest.approx(0.3 * STEP_MS, rel=0.01)
-
-
-def test_a_quota_that_holds_back() -> None:
-    throttled = sharing(throttled_s=0.4 * STEP_MS / 1000, queued_s=0.0, quota=2.0)
-    finding = made.only(SHARED, throttled)
-    assert finding.title.startswith("the CPU quota holds the process back")
-    assert "torch.set_num_threads(2)" in finding.cure.commands
-
-
 ALONE = sharing(queued_s=0.1, others_cores=0.0)
-
-
-def test_its_own_workers_crowd_the_cores() -> None:
-    finding = made.only(SHARED, made.changed(ALONE, job__threads=8))
-    assert "Use fewer loader workers" in finding.cure.text
 
 
 def bound_to_two(**fields: Any) -> Profile:
@@ -285,12 +164,6 @@ def bound_to_two(**fields: Any) -> Profile:
         base.seen, cores=CoresSeen(**{**bound, **fields}), main_cpu_s=2 * base.seen.step_s
     )
     return dataclasses.replace(base, seen=seen)
-
-
-def test_the_line_that_binds_the_process() -> None:
-    finding = made.only(NARROWED, bound_to_two())
-    assert (finding.code, finding.where) == ("HOST015", "train.py:4")
-    assert "2 cores of 8" in finding.title
 
 
 LONG = (Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul", NEXT),)
@@ -338,3 +211,69 @@ SILENT = [
 @pytest.mark.parametrize(("check", "profile"), SILENT)
 def test_nothing_is_told(check: str, profile: Profile) -> None:
     assert made.findings(check, profile) == ()
+
+
+TOLD = [
+    told("launch bound", LAUNCHES, small_model(),
+         "one launch every 20 us (this machine can do 6.1 us)", where="train.py:84",
+         boost="cuda-graphs", severity=Severity.WARNING,
+         saves=0.7 * (13.6 - sum(part.launches for part in small_model().anatomy.parts) / 1000)),
+    told("launch bound where the boosts are on already", LAUNCHES,
+         small_model(job__models__0__compiled=True), boost=None),
+    told("garbage collection on a device counts where it waits", COLLECTED,
+         made.profile({Kind.WAIT_HOST: 20.0}, seen__gc_s=0.012, seen__gc_runs=1.0),
+         "1.00 collections and 12.0 ms a step", boost="gc-pause", saves=9.6),
+    told("garbage collection on a cpu", COLLECTED,
+         made.cpu_profile({Kind.PYTHON: 50.0}, seen__gc_s=0.04, seen__gc_runs=2.0), saves=32),
+    told("garbage collection on a cpu: 2", COLLECTED,
+         made.cpu_profile({Kind.PYTHON: 50.0}, seen__gc_s=0.04, seen__gc_runs=2.0,
+             seen__calls=(CallSeen("gc.collect", 1.0, 0.04, "train.py:97"),)),
+         where="train.py:97", boost=None),
+    told("two processes share the cores", TOO_MANY,
+         made.cpu_profile(job__threads=8, job__world_size=2), "on 4 cores"),
+    told("threads too few", TOO_FEW, made.cpu_profile(**ONE_THREAD), "torch.set_num_threads(8)",
+         saves=pytest.approx(7 / 8 * (0.7 * 205 + 0.35 * 80), abs=1)),
+    told("a checkpoint that was written once is a note", WAITS,
+         sampled.profile(sampled.line(50, HostKind.WAITING, 0.3 * STEP_MS, callee="os.fsync(f)",
+             samples=80, steps=(4,))),
+         "in 1 of 20 steps", severity=Severity.NOTE),
+    told("the thread and its line", HOLDS,
+         watched(0.8, waited=0.4, where=Place("train.py", 7, "poll")), '"watcher"',
+         where="train.py:7", saves=0.36 * STEP_MS),
+    told("what handing over more often relieved is part of the loss", HOLDS,
+         dataclasses.replace(watched(0.2, waited=0.1, where=Place("train.py", 7, "poll")),
+             host=dataclasses.replace(watched(0.2, waited=0.1, where=Place("train.py", 7,
+             "poll")).host, step_ms=0.4 * STEP_MS)),
+         "handed the interpreter over", saves=0.9 * 0.7 * STEP_MS),
+    told("its own workers crowd the cores", SHARED, made.changed(ALONE, job__threads=8),
+         "Use fewer loader workers"),
+    told("the line that binds the process", NARROWED, bound_to_two(), "2 cores of 8",
+         where="train.py:4"),
+    # 288 ms in operators, a quarter of what 24.7 of 32.7 threads have no core for
+    told("threads oversubscribed", TOO_MANY, made.cpu_profile(job__threads=32),
+         "32 threads and 0.7 busy loader workers; 8 cores", "torch.set_num_threads(7)",
+         boost="cpu-threads", saves=pytest.approx(288 * 0.25 * (1 - 8 / 32.67), abs=1)),
+    # 0.1 ms is garbage collection
+    told("main thread busy", BUSY,
+         made.profile({Kind.WAIT_HOST: 13.0}, gaps=(Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul",
+             NEXT), Gap(Kind.WAIT_HOST, 4.0, 60.0, "aten::copy_"))),
+         "the longest before train.py:92", where="train.py:92", saves=8.9),
+    told("main thread busy: 2", BUSY,
+         made.profile({Kind.WAIT_HOST: 13.0}, gaps=(Gap(Kind.WAIT_HOST, 9.0, 1.0, "aten::mul",
+             NEXT), Gap(Kind.WAIT_HOST, 4.0, 60.0, "aten::copy_")), seen__calls=(CallSeen("print",
+             1.0, 0.008, "train.py:89"),)),
+         "print takes 8.00 ms", where="train.py:89"),
+    told("other programs are named", SHARED,
+         sharing(queued_s=0.3 * STEP_MS / 1000, others_cores=1.4,
+             others=("blender (77): 1.4 cores",)),
+         "other programs take the cores", "blender (77)", "torch.set_num_threads(7)",
+         saves=0.3 * STEP_MS),
+    told("a quota that holds back", SHARED,
+         sharing(throttled_s=0.4 * STEP_MS / 1000, queued_s=0.0, quota=2.0),
+         "the CPU quota holds the process back", "torch.set_num_threads(2)"),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

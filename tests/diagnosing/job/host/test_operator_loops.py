@@ -10,6 +10,7 @@ import pytest
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from diagnosing.job.host.sampled import STEP_MS
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.diagnosing.diagnose import diagnose_profile
 from flatout.diagnosing.job.host import repeats
 from flatout.nouns.anatomy import Kind, Part
@@ -18,8 +19,8 @@ from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator, Profile
 from flatout_agent import wire
 
-BY_TENSOR, ONE_BY_ONE = "optimizer-loops-over-tensors", "operators-in-python-loop"
-BESIDE = "work-beside-training"
+BY_TENSOR, ONE_BY_ONE = "HOST006", "HOST011"
+BESIDE = "HOST017"
 
 
 def with_launches(profile: Profile, kind: Kind, launches: float) -> Profile:
@@ -42,17 +43,6 @@ def looping(**facts: Any) -> Profile:
     )
 
 
-def test_optimizer_loops_over_tensors() -> None:
-    profile = looping()
-    finding = made.only(BY_TENSOR, profile)
-    assert (finding.code, finding.where) == ("HOST006", "train.py:86")
-    assert finding.boost == "fused-optimizer"
-    assert "torch.optim.RMSprop(model.parameters(), ..., foreach=True)" in made.changes(finding)
-    assert made.saved_ms(finding, profile) == pytest.approx(1600 * 0.005 * 199 / 200)
-    own = looping(from_torch=False)
-    assert "_foreach_add_" in made.changes(made.only(BY_TENSOR, own))
-
-
 UPDATE = wire.UpdateSeen("train.py:30", "step", ("train.py:29", "train.py:30"), 48, 600)
 
 
@@ -64,23 +54,6 @@ def by_hand(update: wire.UpdateSeen, ms: float, *operators: Operator) -> Profile
     )
     profile = made.changed(sampled.profile(*lines), job__optimizers=(), seen__update=update)
     return dataclasses.replace(profile, operators=(*profile.operators, *operators))
-
-
-def test_weights_updated_by_hand() -> None:
-    profile = by_hand(UPDATE, 60.0)
-    finding = made.only(BY_TENSOR, profile)
-    assert (finding.code, finding.where) == ("HOST006", "train.py:30")
-    assert "torch.optim.SGD(model.parameters(), ..., fused=True)" in made.changes(finding)
-    assert made.saved_ms(finding, profile) == pytest.approx(0.8 * 60, rel=0.01)
-    root = Operator("aten::sqrt", Kind.ELEMENTWISE, 48.0, 0.1, where=Place("train.py", 29))
-    adam = made.only(BY_TENSOR, by_hand(UPDATE, 60.0, root))
-    assert "torch.optim.Adam(" in made.changes(adam)
-
-
-def test_the_lines_of_an_update_are_told_once() -> None:
-    profile = by_hand(UPDATE, 60.0)
-    assert made.findings("own-python-in-step", profile) == ()
-    assert made.findings(ONE_BY_ONE, profile) == ()
 
 
 def calling(source: str, *operators: tuple[str, float, float], **fields: Any) -> Profile:
@@ -106,15 +79,6 @@ def test_item_for_each_parameter() -> None:
     assert finding.title.startswith("values are read from tensors one by one")
     assert any("clip_grad_norm_" in command for command in finding.cure.commands)
     assert "aten::item 120 times" in finding.evidence
-
-
-def test_a_mask_filled_by_elements() -> None:
-    filling = calling(
-        "mask[i, j] = 1.0", ("aten::select", 4096.0, 4.0), ("aten::fill_", 2048.0, 2.0)
-    )
-    finding = made.only(ONE_BY_ONE, filling)
-    assert "elements are accessed" in finding.title
-    assert "whole tensor" in finding.cure.text
 
 
 AVERAGING = (("aten::detach", 96.0, 0.4), ("aten::mul", 64.0, 0.3), ("aten::copy_", 32.0, 0.3))
@@ -172,21 +136,6 @@ COPY = row(40, "aten.clone")
 AVERAGE = row(41, "aten.mul", "aten.add")
 
 
-def test_all_that_a_function_does_is_one_work_with_its_cure() -> None:
-    job = working(
-        line(40, 0.15),
-        line(41, 0.2),
-        line(50, 0.05, kind=HostKind.PYTHON),
-        rows=(COPY, AVERAGE),
-    )
-    finding = made.only(BESIDE, job)
-    assert (finding.code, finding.where) == ("HOST017", "train.py:41")
-    assert finding.title.startswith("averaging the weights with copy.deepcopy in update() takes")
-    assert "40%" in finding.title
-    assert "AveragedModel" in finding.cure.text
-    assert made.saved_ms(finding, job) == pytest.approx(0.7 * 0.4 * STEP_MS, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("number", "known", "fields", "title", "cure"),
     [
@@ -210,23 +159,6 @@ def test_what_it_does(
     assert finding.title.startswith(title)
     assert cure in finding.cure.text
     assert finding.where == f"train.py:{number}"
-
-
-def test_of_a_function_that_serves_the_training_only_its_own_lines_count() -> None:
-    job = working(line(40, 0.2, "train", chain=()), line(12, 0.3, "train"), rows=(COPY,))
-    finding = made.only(BESIDE, job)
-    assert made.saved_ms(finding, job) == pytest.approx(0.95 * 0.2 * STEP_MS, rel=0.01)
-
-
-def test_giving_back_what_the_lines_have_made_is_part_of_the_work() -> None:
-    known = row(46, "aten.clone", source="accumulated")
-    lines = [
-        line(46, 0.2, "train", chain=()),
-        line(48, 0.1, "train", chain=(), callee="g"),
-        line(49, 0.1, "train", chain=(), callee="other"),
-    ]
-    job = working(*lines, rows=(known,))
-    assert made.saved_ms(made.only(BESIDE, job), job) == pytest.approx(0.27 * STEP_MS, rel=0.01)
 
 
 def test_a_call_with_a_finding_of_its_own_is_not_told_twice() -> None:
@@ -300,11 +232,6 @@ def test_the_work_itself_stays() -> None:
 def test_an_optimizer_that_loops_is_told_elsewhere() -> None:
     update = dataclasses.replace(FORWARD, kind=Kind.OPTIMIZER)
     assert repeats.costs(repeating(update)) == []
-
-
-def test_on_a_gpu_only_the_time_that_it_waits_counts() -> None:
-    profile = repeating(FORWARD, BACKWARD, base=made.profile())
-    assert made.findings(ONE_BY_ONE, profile) == (), "it waits for the host for 5 ms of 100"
 
 
 @pytest.mark.parametrize(
@@ -382,9 +309,50 @@ SILENT = [
     ),
     (BESIDE, working(line(40, 0.1), line(50, 0.3), rows=(COPY,))),
     (BESIDE, working(line(40, 0.3, loading=True), rows=(COPY,))),
+    # the lines of an update are told once
+    ("own-python-in-step", by_hand(UPDATE, 60.0)),
+    (ONE_BY_ONE, by_hand(UPDATE, 60.0)),
+    # on a gpu only the time that it waits counts
+    (ONE_BY_ONE, repeating(FORWARD, BACKWARD, base=made.profile())),
 ]
 
 
 @pytest.mark.parametrize(("check", "profile"), SILENT)
 def test_nothing_is_told(check: str, profile: Profile) -> None:
     assert made.findings(check, profile) == ()
+
+
+TOLD = [
+    told("optimizer loops over tensors", BY_TENSOR, looping(),
+         "torch.optim.RMSprop(model.parameters(), ..., foreach=True)", where="train.py:86",
+         boost="fused-optimizer", saves=1600 * 0.005 * 199 / 200),
+    told("optimizer loops over tensors: 2", BY_TENSOR, looping(from_torch=False), "_foreach_add_"),
+    told("weights updated by hand", BY_TENSOR, by_hand(UPDATE, 60.0),
+         "torch.optim.SGD(model.parameters(), ..., fused=True)", where="train.py:30",
+         saves=0.8 * 60),
+    told("weights updated by hand: 2", BY_TENSOR,
+         by_hand(UPDATE, 60.0, Operator("aten::sqrt", Kind.ELEMENTWISE, 48.0, 0.1,
+             where=Place("train.py", 29))),
+         "torch.optim.Adam("),
+    told("a mask filled by elements", ONE_BY_ONE,
+         calling("mask[i, j] = 1.0", ("aten::select", 4096.0, 4.0), ("aten::fill_", 2048.0, 2.0)),
+         "elements are accessed", "whole tensor"),
+    told("all that a function does is one work with its cure", BESIDE,
+         working(line(40, 0.15), line(41, 0.2), line(50, 0.05, kind=HostKind.PYTHON), rows=(COPY,
+             AVERAGE)),
+         "averaging the weights with copy.deepcopy in update() takes", "40%", "AveragedModel",
+         where="train.py:41", saves=0.7 * 0.4 * STEP_MS),
+    told("of a function that serves the training only its own lines count", BESIDE,
+         working(line(40, 0.2, "train", chain=()), line(12, 0.3, "train"), rows=(COPY,)),
+         saves=0.95 * 0.2 * STEP_MS),
+    told("giving back what the lines have made is part of the work", BESIDE,
+         working(*[line(46, 0.2, "train", chain=()), line(48, 0.1, "train", chain=(), callee="g"),
+             line(49, 0.1, "train", chain=(), callee="other")], rows=(row(46, "aten.clone",
+             source="accumulated"),)),
+         saves=0.27 * STEP_MS),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

@@ -10,6 +10,7 @@ import pytest
 from diagnosing.job.kern.jobs import attention, of, operator, without_job
 from diagnosing.job.made import changes, cpu_profile, findings, flow, only, profile, saved_ms
 from diagnosing.job.made_parts import BACKWARD, CONV, FORWARD, STEP, ceilings
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.diagnosing.job import operators
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
@@ -18,22 +19,11 @@ from flatout.nouns.profile import Kernel, Operator, Place, Profile
 from flatout_agent import wire
 from machines.healthy import changed
 
-REORDERED, UNFUSED, ATTENTION = "convolutions-reordered", "elementwise-unfused", "attention-by-hand"
-NORMALISED, OPTIMIZER = "normalisation-by-hand", "optimizer-unfused"
-DETERMINISTIC, SEARCH, CLOCKS = "deterministic-algorithms", "cudnn-search-misset", "clocks-lowered"
-COPIED, MATH_PATH = "tensors-copied-for-layout", "attention-on-math-path"
-WHOLE_UPDATE, IGNORED = "embedding-updated-whole", "ignored-logits-computed"
-
-
-def test_convolutions_channels_first_on_a_gpu() -> None:
-    job = profile(job__models__0__channels_last=False)
-    moving = Kernel("void cudnn::nchwToNhwcKernel<__nv_bfloat16>", Kind.CONVERSION, 106.0, 6.0)
-    job = changed(job, kernels=(*job.kernels, moving))
-    finding = only(REORDERED, job)
-    assert (finding.code, finding.boost) == ("KERN006", "channels-last")
-    took = 34.6 + 17.3
-    assert saved_ms(finding, job) == pytest.approx(6 + (took - 6) * (1 - 118 / 171), rel=0.01)
-    assert "nchwToNhwcKernel" in finding.evidence
+REORDERED, UNFUSED, ATTENTION = "KERN006", "KERN007", "KERN008"
+NORMALISED, OPTIMIZER = "KERN009", "KERN010"
+DETERMINISTIC, SEARCH, CLOCKS = "KERN011", "KERN012", "KERN015"
+COPIED, MATH_PATH = "KERN019", "KERN020"
+WHOLE_UPDATE, IGNORED = "KERN022", "KERN023"
 
 
 def test_convolutions_channels_first_on_a_cpu() -> None:
@@ -95,15 +85,6 @@ def test_an_update_by_hand_is_not_compiled_with_the_model() -> None:
     assert findings(UNFUSED, of(job, adding)) == ()
 
 
-def test_attention_by_hand() -> None:
-    job = of(profile(), *attention())
-    finding = only(ATTENTION, job)
-    assert (finding.code, finding.where) == ("KERN008", "attention.py:21")
-    assert saved_ms(finding, job) == pytest.approx(15.0, rel=0.01)
-    assert "- weights = scores.softmax(-1)" in changes(finding)
-    assert "scaled_dot_product_attention" in changes(finding)
-
-
 def test_attention_by_hand_without_shapes_or_without_lines() -> None:
     assert only(ATTENTION, of(profile(), *attention(shapes=())))
     assert only(ATTENTION, of(profile(), *attention(where=None))).where is None
@@ -153,20 +134,6 @@ def by_hand_alone(*operators: Operator) -> Profile:
     return of(profile(job__models__0__compiled=False), *operators)
 
 
-def test_normalisation_by_hand() -> None:
-    rms = by_hand_alone(*by_hand())
-    finding = only(NORMALISED, rms)
-    assert (finding.code, finding.where) == ("KERN009", "norm.py:12")
-    assert "F.rms_norm" in changes(finding)
-    assert saved_ms(finding, rms) == pytest.approx(12.0, rel=0.01)
-    assert findings(NORMALISED, changed(rms, job__models__0__compiled=True)) == ()
-
-
-def test_where_a_mean_is_subtracted_it_is_a_layer_norm() -> None:
-    layer = by_hand_alone(*by_hand({**RMS, "aten::sub": f"{WHOLE}, {ROWS}"}))
-    assert "F.layer_norm" in changes(only(NORMALISED, layer))
-
-
 def test_channels_divided_by_their_deviation() -> None:
     forward = {"aten::std": "64x256", "aten::div": "64x256, 256"}
     finding = only(NORMALISED, by_hand_alone(*by_hand(forward, ("MeanBackward1", "StdBackward0"))))
@@ -189,14 +156,6 @@ def test_what_is_no_normalisation_by_hand(
     forward: dict[str, str], backward: tuple[str, ...]
 ) -> None:
     assert findings(NORMALISED, by_hand_alone(*by_hand(forward, backward))) == ()
-
-
-def test_other_operators_of_the_function_do_not_count() -> None:
-    rms = by_hand()
-    far = by_hand({"aten::mul": f"{WHOLE}, {WHOLE}"}, (), line=40)
-    dropout = by_hand({"aten::mul": "8x512x4096, 8x512x4096"}, (), line=13)
-    other = by_hand_alone(*rms, *far, *dropout)
-    assert saved_ms(only(NORMALISED, other), other) == pytest.approx(12.0, rel=0.01)
 
 
 def test_the_optimizers_own_square_roots_in_the_same_function() -> None:
@@ -223,81 +182,7 @@ def of_optimizer(**facts: Any) -> dict[str, Any]:
     return {f"job__optimizers__0__{name}": value for name, value in facts.items()}
 
 
-def test_optimizer_unfused() -> None:
-    job = updating(**UNFUSED_ADAMW)
-    finding = only(OPTIMIZER, job)
-    assert (finding.code, finding.where) == ("KERN010", str(STEP))
-    assert finding.boost == "fused-optimizer"
-    needed = 110e6 * 4 * 7 / (1620e9 * 0.7) * 1e3
-    assert saved_ms(finding, job) == pytest.approx(9.0 - needed, rel=0.01)
-
-
 FILLING = of(profile(), operator("aten::fill_", Kind.ELEMENTWISE, 7.0))
-
-
-def test_deterministic_algorithms() -> None:
-    job = changed(FILLING, seen__deterministic=True)
-    finding = only(DETERMINISTIC, job)
-    assert (finding.code, finding.severity) == ("KERN011", Severity.WARNING)
-    assert saved_ms(finding, job) == pytest.approx(7.0, rel=0.01)
-    assert only(DETERMINISTIC, profile(job__deterministic=True)).gain is None
-
-
-def test_cudnn_not_searching() -> None:
-    job = profile(job__cudnn_benchmark=False)
-    finding = only(SEARCH, job)
-    assert (finding.code, finding.where) == ("KERN012", str(CONV))
-    assert finding.boost == "cudnn-benchmark"
-
-
-def test_cudnn_searching_again() -> None:
-    job = profile(seen__input_shapes=9, operators__1__host_ms=40.0)
-    finding = only(SEARCH, job)
-    assert (finding.code, finding.where, finding.boost) == ("KERN012", str(FORWARD), None)
-    assert saved_ms(finding, job) == pytest.approx(40.0 - 5.3, rel=0.01)
-    assert findings(SEARCH, changed(job, job__cudnn_benchmark=False)) == ()
-
-
-def test_heat_slows_the_gpu() -> None:
-    job = profile(
-        devices__0__throttled=("sw_thermal_slowdown",),
-        devices__0__clock_mhz=987.0,
-        devices__0__temperature_c=93.0,
-    )
-    finding = only(CLOCKS, job)
-    assert finding.code == "KERN015"
-    assert finding.title.endswith("slowed down by heat")
-    assert "sw_thermal_slowdown, 93 C, 352 of 400 W, 987 of 1410 MHz" in finding.evidence
-    assert saved_ms(finding, job) == pytest.approx(94.0 * 0.3, rel=0.01)
-    assert findings(CLOCKS, changed(job, devices__0__throttled=("sw_power_cap",))) == ()
-    unsaid = only(CLOCKS, changed(job, devices__0__throttled=()))
-    assert unsaid.title.endswith("busy at a low clock")
-
-
-def test_power_limit_slows_the_gpu() -> None:
-    job = profile(
-        devices__0__throttled=("sw_power_cap",),
-        devices__0__clock_mhz=1128.0,
-        devices__0__power_limit_w=300.0,
-    )
-    finding = only(CLOCKS, job)
-    assert finding.title.endswith("slowed down by its power limit")
-    assert "the data sheet says 400 W" in finding.evidence
-    assert "sudo nvidia-smi -i 0 -pl 400" in changes(finding)
-    own = changed(job, devices__0__power_limit_w=400.0)
-    assert findings(CLOCKS, own) == (), "at its own limit a GPU is healthy"
-    brake = only(CLOCKS, changed(own, devices__0__throttled=("hw_power_brake_slowdown",)))
-    assert brake.title.endswith("slowed down by its power limit")
-
-
-def test_clocks_held_low() -> None:
-    job = profile(devices__0__clock_mhz=705.0)
-    finding = only(CLOCKS, job)
-    assert finding.title.endswith("busy at a low clock")
-    assert saved_ms(finding, job) == pytest.approx(94.0 / 2, rel=0.01)
-    assert "sudo nvidia-smi -i 0 -rgc" in changes(finding)
-    hot = only(CLOCKS, changed(job, devices__0__throttled=("thermal",)))
-    assert hot.title.endswith("slowed down by heat")
 
 
 def test_where_heat_or_power_slows_one_gpu_the_others_are_not_said_to_be_held() -> None:
@@ -380,17 +265,6 @@ def embedding(*rows: wire.EmbeddingSeen, update: float = 100.0, **facts: Any) ->
     return job
 
 
-def test_a_large_embedding_under_adam() -> None:
-    made = embedding(WORDS)
-    finding = only(WHOLE_UPDATE, made)
-    assert (finding.code, finding.where) == ("KERN022", str(STEP))
-    assert saved_ms(finding, made) == pytest.approx((50 + 10) * (1 - 4 * 0.015), rel=0.01)
-    assert "words.weight: 100,000 x 64" in finding.evidence
-    assert "model.py:20" in finding.evidence
-    assert "sparse=True" in changes(finding)
-    assert "SparseAdam([model.words.weight" in changes(finding)
-
-
 def test_plain_sgd_but_none_with_momentum() -> None:
     made = embedding(WORDS, kind="SGD")
     held = {"seen__optimizer_bytes": 0, "seen__parameter_bytes": 51_200_000}
@@ -416,25 +290,6 @@ def masked(made: Profile, **facts: Any) -> Profile:
     row = dataclasses.replace(LOGITS, **facts)
     job: Profile = changed(made, seen__flow=flow(ignored=(row,)))
     return job
-
-
-def test_masked_positions_alone_are_in_the_loss() -> None:
-    made = masked(cpu_profile())
-    finding = only(IGNORED, made)
-    assert (finding.code, finding.where) == ("KERN023", "model.py:37")
-    took = 0.5 * operators.total(made, made.operators)
-    assert saved_ms(finding, made) == pytest.approx(took * 384 / 448, rel=0.01)
-    assert "logits of 4,000 classes" in finding.title
-    assert "384 targets are ignore_index" in finding.evidence
-    assert "train.py:20" in finding.evidence
-    assert "head(hidden[mask])" in changes(finding)
-
-
-def test_on_a_gpu_by_the_share_of_operations() -> None:
-    made = masked(profile())
-    took = 0.5 * operators.total(made, operators.products(made))
-    finding = only(IGNORED, made)
-    assert saved_ms(finding, made) == pytest.approx(took * 384 / 448, rel=0.06)
 
 
 def test_few_classes_are_told_only_where_they_take_a_tenth() -> None:
@@ -465,9 +320,101 @@ SILENT = [
     (WHOLE_UPDATE, changed(embedding(WORDS), job__world_size=2)),
     (IGNORED, masked(cpu_profile(), s=0.001)),
     (IGNORED, changed(masked(cpu_profile()), seen__flow__operators_s=0.0)),  # not timed
+    # normalisation by hand
+    (NORMALISED, changed(by_hand_alone(*by_hand()), job__models__0__compiled=True)),
+    # cudnn searching again
+    (SEARCH, profile(seen__input_shapes=9, operators__1__host_ms=40.0, job__cudnn_benchmark=False)),
+    # heat slows the gpu
+    (
+        CLOCKS,
+        profile(
+            devices__0__throttled=("sw_power_cap",),
+            devices__0__clock_mhz=987.0,
+            devices__0__temperature_c=93.0,
+        ),
+    ),
+    # power limit slows the gpu
+    (
+        CLOCKS,
+        profile(
+            devices__0__throttled=("sw_power_cap",),
+            devices__0__clock_mhz=1128.0,
+            devices__0__power_limit_w=400.0,
+        ),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("check", "job"), SILENT)
 def test_nothing_is_told(check: str, job: Profile) -> None:
     assert findings(check, job) == ()
+
+
+TOLD = [
+    told("convolutions channels first on a gpu", REORDERED,
+         profile(job__models__0__channels_last=False,
+             kernels=(*profile(job__models__0__channels_last=False).kernels,
+             Kernel("void cudnn::nchwToNhwcKernel<__nv_bfloat16>", Kind.CONVERSION, 106.0, 6.0))),
+         "nchwToNhwcKernel", boost="channels-last", saves=6 + (34.6 + 17.3 - 6) * (1 - 118 / 171)),
+    told("attention by hand", ATTENTION, of(profile(), *attention()),
+         "- weights = scores.softmax(-1)", "scaled_dot_product_attention", where="attention.py:21",
+         saves=15.0),
+    told("normalisation by hand", NORMALISED, by_hand_alone(*by_hand()), "F.rms_norm",
+         where="norm.py:12", saves=12.0),
+    told("where a mean is subtracted it is a layer norm", NORMALISED,
+         by_hand_alone(*by_hand({**RMS, "aten::sub": f"{WHOLE}, {ROWS}"})), "F.layer_norm"),
+    told("other operators of the function do not count", NORMALISED,
+         by_hand_alone(*by_hand(), *by_hand({"aten::mul": f"{WHOLE}, {WHOLE}"}, (), line=40),
+             *by_hand({"aten::mul": "8x512x4096, 8x512x4096"}, (), line=13)),
+         saves=12.0),
+    told("optimizer unfused", OPTIMIZER, updating(**UNFUSED_ADAMW), where=str(STEP),
+         boost="fused-optimizer",
+         saves=9.0 - 110e6 * 4 * 7 / (1620e9 * 0.7) * 1e3),
+    told("deterministic algorithms", DETERMINISTIC, changed(FILLING, seen__deterministic=True),
+         severity=Severity.WARNING, saves=7.0),
+    told("deterministic algorithms: 2", DETERMINISTIC, profile(job__deterministic=True),
+         saves=None),
+    told("cudnn not searching", SEARCH, profile(job__cudnn_benchmark=False), where=str(CONV),
+         boost="cudnn-benchmark"),
+    told("cudnn searching again", SEARCH, profile(seen__input_shapes=9, operators__1__host_ms=40.0),
+         where=str(FORWARD), boost=None, saves=40.0 - 5.3),
+    told("heat slows the gpu", CLOCKS,
+         profile(devices__0__throttled=("sw_thermal_slowdown",), devices__0__clock_mhz=987.0,
+             devices__0__temperature_c=93.0),
+         "slowed down by heat", "sw_thermal_slowdown, 93 C, 352 of 400 W, 987 of 1410 MHz",
+         saves=94.0 * 0.3),
+    told("heat slows the gpu: 2", CLOCKS,
+         profile(devices__0__throttled=(), devices__0__clock_mhz=987.0,
+             devices__0__temperature_c=93.0),
+         "busy at a low clock"),
+    told("power limit slows the gpu", CLOCKS,
+         profile(devices__0__throttled=("sw_power_cap",), devices__0__clock_mhz=1128.0,
+             devices__0__power_limit_w=300.0),
+         "slowed down by its power limit", "the data sheet says 400 W",
+         "sudo nvidia-smi -i 0 -pl 400"),
+    told("power limit slows the gpu: 2", CLOCKS,
+         profile(devices__0__throttled=("hw_power_brake_slowdown",), devices__0__clock_mhz=1128.0,
+             devices__0__power_limit_w=400.0),
+         "slowed down by its power limit"),
+    told("clocks held low", CLOCKS, profile(devices__0__clock_mhz=705.0), "busy at a low clock",
+         "sudo nvidia-smi -i 0 -rgc", saves=94.0 / 2),
+    told("clocks held low: 2", CLOCKS,
+         profile(devices__0__clock_mhz=705.0, devices__0__throttled=("thermal",)),
+         "slowed down by heat"),
+    told("a large embedding under adam", WHOLE_UPDATE, embedding(WORDS),
+         "words.weight: 100,000 x 64", "model.py:20", "sparse=True",
+         "SparseAdam([model.words.weight", where=str(STEP), saves=(50 + 10) * (1 - 4 * 0.015)),
+    told("masked positions alone are in the loss", IGNORED, masked(cpu_profile()),
+         "logits of 4,000 classes", "384 targets are ignore_index", "train.py:20",
+         "head(hidden[mask])", where="model.py:37",
+         saves=0.5 * operators.total(masked(cpu_profile()),
+             masked(cpu_profile()).operators) * 384 / 448),
+    told("on a gpu by the share of operations", IGNORED, masked(profile()),
+         saves=pytest.approx(0.5 * operators.total(masked(profile()),
+             operators.products(masked(profile()))) * 384 / 448, rel=0.06)),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from diagnosing.job.kern.jobs import DOUBLE, HALF, float32_job, of, operator, without_job
-from diagnosing.job.made import changes, cpu_profile, findings, flow, only, profile, saved_ms
+from diagnosing.job.made import cpu_profile, findings, flow, only, profile, saved_ms
 from diagnosing.job.made_parts import FORWARD, ceilings
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.diagnosing.job.kern import products
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.product import ProductCalls
@@ -17,28 +18,8 @@ from flatout.nouns.profile import Place, Profile
 from flatout_agent import wire
 from machines.healthy import changed
 
-DOUBLES, TF32, IDLE = "float64-computed", "float32-off-tensor-cores", "tensor-cores-idle"
-ON_CPU, MISALIGNED = "cpu-float32-products", "dimensions-misaligned"
-
-
-def test_float64() -> None:
-    job = of(
-        profile(job__models__0__dtype="float64"),
-        operator("aten::mm", Kind.MATMUL, 60.0, dtypes=DOUBLE),
-        operator("aten::add", Kind.ELEMENTWISE, 10.0, dtypes=DOUBLE),
-    )
-    finding = only(DOUBLES, job)
-    assert (finding.code, finding.where, finding.boost) == ("KERN001", "model.py:30", None)
-    assert "17.6 TFLOP/s in fp64 and 18.9 in fp32" in finding.gain.reason
-    assert saved_ms(finding, job) == pytest.approx(60 * (1 - 17.6 / 18.9) + 5, rel=0.01)
-    assert "model.float()" in changes(finding)
-
-
-def test_float64_of_a_loss_alone_is_not_told() -> None:
-    tiny = operator("aten::mul", Kind.ELEMENTWISE, 0.4, dtypes=DOUBLE)
-    assert findings(DOUBLES, of(profile(), tiny)) == ()
-    mixed = operator("aten::mm", Kind.MATMUL, 60.0, dtypes=("long", "float"))
-    assert findings(DOUBLES, of(profile(), mixed)) == ()
+DOUBLES, TF32, IDLE = "KERN001", "KERN002", "KERN003"
+ON_CPU, MISALIGNED = "KERN004", "KERN005"
 
 
 def test_float64_of_single_numbers_is_not_told() -> None:
@@ -48,39 +29,6 @@ def test_float64_of_single_numbers_is_not_told() -> None:
     assert findings(DOUBLES, of(profile(), scalars)) == (), "of no dimension"
     some = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1", "64x3"))
     assert only(DOUBLES, of(profile(), some)).code == "KERN001"
-
-
-def test_where_float64_enters() -> None:
-    doubles = (
-        wire.DoubleSeen("batch", None, '["x"]', 40, 0.01),
-        wire.DoubleSeen("aten.lift_fresh", "loss.py:7", "", 12, 0.001),
-    )
-    products = operator("aten::mm", Kind.MATMUL, 60.0, dtypes=DOUBLE)
-    finding = only(DOUBLES, of(profile(seen__flow=flow(doubles=doubles)), products))
-    assert finding.where == "train.py:80", "the line of the loader"
-    assert 'the batch\'s field ["x"] is float64 at train.py:80' in finding.evidence
-    assert "from Python or NumPy values at loss.py:7" in finding.evidence
-    assert "# loss.py:7" in changes(finding)
-    assert "astype(numpy.float32)" in changes(finding)
-
-
-def test_a_default_dtype_of_float64() -> None:
-    seen = flow(
-        doubles=(wire.DoubleSeen("parameter", "model.py:30", "", 40, 0.01),), default_double=True
-    )
-    products = operator("aten::mm", Kind.MATMUL, 60.0, dtypes=DOUBLE)
-    job = of(profile(seen__flow=seen, seen__double_where="train.py:5"), products)
-    finding = only(DOUBLES, job)
-    assert finding.where == "train.py:5"
-    assert "default dtype is float64" in finding.evidence
-
-
-def test_float32_off_tensor_cores() -> None:
-    job = float32_job()
-    finding = only(TF32, job)
-    assert (finding.code, finding.where, finding.boost) == ("KERN002", "model.py:30", "tf32")
-    assert saved_ms(finding, job) == pytest.approx(60 * (1 - 18.9 / 131), rel=0.01)
-    assert 'torch.set_float32_matmul_precision("high")' in changes(finding)
 
 
 def test_products_far_below_their_ceiling_gain_less() -> None:
@@ -105,37 +53,6 @@ def test_products_far_below_their_ceiling_gain_less() -> None:
 )
 def test_float32_elsewhere_is_no_case_for_tf32(facts: dict[str, Any]) -> None:
     assert findings(TF32, changed(float32_job(), **facts)) == ()
-
-
-def test_tf32_from_a_trace_alone() -> None:
-    finding = only(TF32, without_job(float32_job()))
-    assert finding.boost is None
-    amd = changed(without_job(float32_job()), device_name="AMD Instinct MI250X")
-    assert findings(TF32, amd) == ()
-
-
-def test_tensor_cores_idle() -> None:
-    job = float32_job()
-    finding = only(IDLE, job)
-    assert (finding.code, finding.boost) == ("KERN003", "bf16-autocast")
-    assert finding.where == str(FORWARD), "the line that calls the model is the one to change"
-    assert saved_ms(finding, job) == pytest.approx(60 * (1 - 18.9 / 259), rel=0.01)
-    assert "torch.bfloat16" in changes(finding)
-
-
-def test_tf32_products_gain_what_is_left() -> None:
-    job = changed(float32_job(), operators__0__kind=Kind.TENSOR_CORES)
-    assert saved_ms(only(IDLE, job), job) == pytest.approx(60 * (1 - 131 / 259), 0.01)
-
-
-def test_before_ampere_it_is_float16_with_a_scaler() -> None:
-    turing = changed(
-        float32_job(), capability=(7, 5), job__capability=(7, 5), job__bf16=False, ceilings=()
-    )
-    finding = only(IDLE, turing)
-    assert finding.boost == "fp16-autocast"
-    assert "scaler.scale(loss)" in changes(finding)
-    assert "cautious" in finding.gain.reason
 
 
 @pytest.mark.parametrize(
@@ -174,11 +91,6 @@ def test_what_is_between_the_products_gains_at_most_a_half(
     both = of(alone, *alone.operators, gelu, updates)
     more = saved_ms(only(IDLE, both), both)
     assert more - saved_ms(only(IDLE, alone), alone) == pytest.approx(gains, abs=0.1)
-
-
-def test_where_products_are_in_16_bits_nothing_between_them_is_told_of() -> None:
-    gelu = operator("aten::gelu", Kind.ELEMENTWISE, 60.0)
-    assert findings(IDLE, of(float32_job(), gelu)) == ()
 
 
 def test_the_host_casts_as_well_and_that_remains() -> None:
@@ -236,30 +148,116 @@ def test_products_that_were_timed_again_tell_more_than_ceilings() -> None:
     assert findings(ON_CPU, slower) == (), "bfloat16 would cost time here"
 
 
-def test_too_few_timed_products_do_not_speak_for_all() -> None:
-    job = cpu_products()
-    some = timed("aten::addmm", {"now": 0.2, "bfloat16": 0.3}, ms=60.0)
-    job = changed(job, products=(some, timed("aten::addmm", {}, ms=140.0)))
-    finding = only(ON_CPU, job)
-    assert saved_ms(finding, job) == pytest.approx(200 * (1 - 0.5 / 2.1), rel=0.01)
+SILENT = [
+    # float64 of a loss alone is not told
+    (DOUBLES, of(profile(), operator("aten::mul", Kind.ELEMENTWISE, 0.4, dtypes=DOUBLE))),
+    (DOUBLES, of(profile(), operator("aten::mm", Kind.MATMUL, 60.0, dtypes=("long", "float")))),
+    # tf32 from a trace alone
+    (TF32, changed(without_job(float32_job()), device_name="AMD Instinct MI250X")),
+    # where products are in 16 bits nothing between them is told of
+    (IDLE, of(float32_job(), operator("aten::gelu", Kind.ELEMENTWISE, 60.0))),
+    # dimension of the vocabulary
+    (
+        MISALIGNED,
+        of(
+            profile(),
+            dataclasses.replace(
+                operator(
+                    "aten::mm",
+                    Kind.TENSOR_CORES,
+                    30.0,
+                    shapes=("8192x768, 768x50257",),
+                    dtypes=HALF,
+                    where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
+                ),
+                shapes=("8192x768, 768x50304",),
+            ),
+        ),
+    ),
+    (
+        MISALIGNED,
+        of(
+            profile(),
+            dataclasses.replace(
+                operator(
+                    "aten::mm",
+                    Kind.TENSOR_CORES,
+                    30.0,
+                    shapes=("8192x768, 768x50257",),
+                    dtypes=HALF,
+                    where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
+                ),
+                shapes=("8191x768, 768x50304",),
+            ),
+        ),
+    ),
+    (
+        MISALIGNED,
+        of(
+            profile(),
+            dataclasses.replace(
+                operator(
+                    "aten::mm",
+                    Kind.TENSOR_CORES,
+                    30.0,
+                    shapes=("8192x768, 768x50257",),
+                    dtypes=HALF,
+                    where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
+                ),
+                shapes=("8192x768, 768x10",),
+            ),
+        ),
+    ),
+]
 
 
-def test_dimension_of_the_vocabulary() -> None:
-    logits = operator(
-        "aten::mm",
-        Kind.TENSOR_CORES,
-        30.0,
-        shapes=("8192x768, 768x50257",),
-        dtypes=HALF,
-        where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
-    )
-    finding = only(MISALIGNED, of(profile(), logits))
-    assert (finding.code, finding.where) == ("KERN005", "gpt.py:88")
-    assert "50257 = 8 * 6282 + 1" in finding.evidence
-    assert "size = 50264" in changes(finding)
-    padded = dataclasses.replace(logits, shapes=("8192x768, 768x50304",))
-    assert findings(MISALIGNED, of(profile(), padded)) == ()
-    rows = dataclasses.replace(logits, shapes=("8191x768, 768x50304",))
-    assert findings(MISALIGNED, of(profile(), rows)) == (), "rows may be of any number"
-    small = dataclasses.replace(logits, shapes=("8192x768, 768x10",))
-    assert findings(MISALIGNED, of(profile(), small)) == ()
+@pytest.mark.parametrize(("check", "job"), SILENT)
+def test_nothing_is_told(check: str, job: Profile) -> None:
+    assert findings(check, job) == ()
+
+
+TOLD = [
+    told("float64", DOUBLES,
+         of(profile(job__models__0__dtype="float64"), operator("aten::mm", Kind.MATMUL, 60.0,
+             dtypes=DOUBLE), operator("aten::add", Kind.ELEMENTWISE, 10.0, dtypes=DOUBLE)),
+         "17.6 TFLOP/s in fp64 and 18.9 in fp32", "model.float()", where="model.py:30", boost=None,
+         saves=60 * (1 - 17.6 / 18.9) + 5),
+    told("where float64 enters", DOUBLES,
+         of(profile(seen__flow=flow(doubles=(wire.DoubleSeen("batch", None, '["x"]', 40, 0.01),
+             wire.DoubleSeen("aten.lift_fresh", "loss.py:7", "", 12, 0.001)))),
+             operator("aten::mm", Kind.MATMUL, 60.0, dtypes=DOUBLE)),
+         'the batch\'s field ["x"] is float64 at train.py:80',
+         "from Python or NumPy values at loss.py:7", "# loss.py:7", "astype(numpy.float32)",
+         where="train.py:80"),
+    told("a default dtype of float64", DOUBLES,
+         of(profile(seen__flow=flow(doubles=(wire.DoubleSeen("parameter", "model.py:30", "", 40,
+             0.01),), default_double=True), seen__double_where="train.py:5"), operator("aten::mm",
+             Kind.MATMUL, 60.0, dtypes=DOUBLE)),
+         "default dtype is float64", where="train.py:5"),
+    told("float32 off tensor cores", TF32, float32_job(),
+         'torch.set_float32_matmul_precision("high")', where="model.py:30", boost="tf32",
+         saves=60 * (1 - 18.9 / 131)),
+    told("tf32 from a trace alone", TF32, without_job(float32_job()), boost=None),
+    told("tensor cores idle", IDLE, float32_job(), "torch.bfloat16", where=str(FORWARD),
+         boost="bf16-autocast", saves=60 * (1 - 18.9 / 259)),
+    told("tf32 products gain what is left", IDLE,
+         changed(float32_job(), operators__0__kind=Kind.TENSOR_CORES), saves=60 * (1 - 131 / 259)),
+    told("before ampere it is float16 with a scaler", IDLE,
+         changed(float32_job(), capability=(7, 5), job__capability=(7, 5), job__bf16=False,
+             ceilings=()),
+         "scaler.scale(loss)", "cautious", boost="fp16-autocast"),
+    told("too few timed products do not speak for all", ON_CPU,
+         changed(cpu_products(), products=(timed("aten::addmm", {"now": 0.2, "bfloat16": 0.3},
+             ms=60.0), timed("aten::addmm", {}, ms=140.0))),
+         saves=200 * (1 - 0.5 / 2.1)),
+    told("dimension of the vocabulary", MISALIGNED,
+         of(profile(), operator("aten::mm", Kind.TENSOR_CORES, 30.0,
+             shapes=("8192x768, 768x50257",), dtypes=HALF, where=Place("gpt.py", 88, "forward",
+             "logits = self.head(x)"))),
+         "50257 = 8 * 6282 + 1", "size = 50264", where="gpt.py:88"),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

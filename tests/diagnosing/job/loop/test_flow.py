@@ -9,48 +9,19 @@ import pytest
 
 from diagnosing.job.made import changes, codes, cpu_profile, findings, flow, only, profile, saved_ms
 from diagnosing.job.made_parts import CPU_OPERATORS_MS, GPU_OPERATORS_MS
+from diagnosing.job.telling import JobTold, each_of, told
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Operator, Place, Profile
 from flatout_agent import wire
 from machines.healthy import changed
 
-UNREAD, BUILT = "result-unread", "constant-built-each-step"
-UNUSED, AGAIN = "gradients-unused", "computed-again"
+UNREAD, BUILT = "LOOP016", "LOOP017"
+UNUSED, AGAIN = "LOOP018", "LOOP024"
 SECOND = wire.UnreadSeen("ResNet()", "train.py:90", s=0.06, flops=0.25)
 
 
 def cpu(**rows: Any) -> Profile:
     return cpu_profile(seen__flow=flow(**rows))
-
-
-def test_a_second_forward_pass() -> None:
-    job = cpu(unread=(SECOND,))
-    finding = only(UNREAD, job)
-    assert (finding.code, finding.where) == ("LOOP016", "train.py:90")
-    assert finding.title == "ResNet is called and nobody reads the result"
-    assert saved_ms(finding, job) == pytest.approx(0.2 * CPU_OPERATORS_MS, rel=0.01)
-    assert "- extra = model(x)" in changes(finding)
-
-
-def test_operators_that_take_long_are_told() -> None:
-    large = wire.UnreadSeen("mm, softmax", "train.py:91", s=0.06)
-    assert "mm, softmax" in only(UNREAD, cpu(unread=(large,))).title
-
-
-def test_a_function_that_calls_the_model() -> None:
-    row = dataclasses.replace(SECOND, what="probe()", module="ResNet")
-    finding = only(UNREAD, cpu(unread=(row,)))
-    assert finding.title == "probe is called and nobody reads the result"
-    assert "it calls ResNet" in finding.evidence
-    assert "- extra = probe(...)" in changes(finding)
-
-
-def test_derivatives_that_nobody_reads() -> None:
-    row = wire.UnreadSeen("autograd.grad", "pde.py:23", calls=2, s=0.02)
-    finding = only(UNREAD, cpu(unread=(row,)))
-    assert finding.where == "pde.py:23"
-    assert "derivatives" in finding.title
-    assert "step % 100" in changes(finding)
 
 
 MASK = Place("model.py", 12, "forward", "mask = torch.triu(torch.ones(n, n), 1)")
@@ -90,18 +61,6 @@ def test_a_mask_on_the_cpu() -> None:
     assert "register_buffer" in changes(finding)
 
 
-def test_without_recorded_lines_the_counted_step_tells() -> None:
-    made = building(cpu_profile(), CONSTANT)
-    assert saved_ms(only(BUILT, made), made) == pytest.approx(12.0, rel=0.01)
-
-
-def test_a_mask_on_a_gpu_by_the_time_of_its_kernels_and_only_likely() -> None:
-    made = building(profile(), dataclasses.replace(CONSTANT, compared=False), *making(1.0, 6.0))
-    finding = only(BUILT, made)
-    assert saved_ms(finding, made) == pytest.approx(6.0, rel=0.05)
-    assert "likely" in finding.title
-
-
 def test_the_same_line_is_told_by_one_check() -> None:
     made = building(cpu_profile(), CONSTANT, *making(11.0))
     assert {"LOOP017"} == set(codes(made)) & {"LOOP017", "COPY004"}
@@ -118,36 +77,7 @@ BACKBONE = wire.GradientsSeen(
 )
 
 
-def test_a_backbone_that_no_optimizer_has() -> None:
-    job = cpu(gradients=BACKBONE)
-    finding = only(UNUSED, job)
-    assert (finding.code, finding.where) == ("LOOP018", "train.py:32")
-    assert "Backbone" in finding.title
-    assert "145,872" in finding.evidence
-    assert saved_ms(finding, job) == pytest.approx(0.5 * CPU_OPERATORS_MS, rel=0.01)
-    assert "+ with torch.no_grad():" in changes(finding)
-    assert "requires_grad_(False)" in changes(finding)
-
-
-def test_the_backward_pass_has_to_go_through_it() -> None:
-    job = cpu(gradients=dataclasses.replace(BACKBONE, after_trained=True))
-    assert "+ with torch.no_grad():" not in changes(only(UNUSED, job))
-    scattered = dataclasses.replace(BACKBONE, what="")
-    finding = only(UNUSED, cpu(gradients=scattered))
-    assert "parameters that no optimizer has" in finding.title
-
-
 TWICE = wire.AgainSeen("train.py:31", "train.py:81", calls=2.0, s=0.06, flops=0.3)
-
-
-def test_gradients_that_backward_leaves_in_grad() -> None:
-    job = cpu(again=(TWICE,))
-    finding = only(AGAIN, job)
-    assert (finding.code, finding.where) == ("LOOP024", "train.py:31")
-    assert "backward computes as well" in finding.title
-    assert "2 such calls a step, and the pass at train.py:81" in finding.evidence
-    assert saved_ms(finding, job) == pytest.approx(0.2 * CPU_OPERATORS_MS, rel=0.01)
-    assert "+ grads = [p.grad for p in parameters]" in changes(finding)
 
 
 @pytest.mark.parametrize(
@@ -178,3 +108,40 @@ SILENT = [
 @pytest.mark.parametrize(("check", "job"), SILENT)
 def test_nothing_is_told(check: str, job: Profile) -> None:
     assert findings(check, job) == ()
+
+
+TOLD = [
+    told("a second forward pass", UNREAD, cpu(unread=(SECOND,)),
+         "ResNet is called and nobody reads the result", "- extra = model(x)", where="train.py:90",
+         saves=0.2 * CPU_OPERATORS_MS),
+    told("operators that take long are told", UNREAD,
+         cpu(unread=(wire.UnreadSeen("mm, softmax", "train.py:91", s=0.06),)), "mm, softmax"),
+    told("a function that calls the model", UNREAD,
+         cpu(unread=(dataclasses.replace(SECOND, what="probe()", module="ResNet"),)),
+         "probe is called and nobody reads the result", "it calls ResNet", "- extra = probe(...)"),
+    told("derivatives that nobody reads", UNREAD,
+         cpu(unread=(wire.UnreadSeen("autograd.grad", "pde.py:23", calls=2, s=0.02),)),
+         "derivatives", "step % 100", where="pde.py:23"),
+    told("without recorded lines the counted step tells", BUILT, building(cpu_profile(), CONSTANT),
+         saves=12.0),
+    told("a mask on a gpu by the time of its kernels and only likely", BUILT,
+         building(profile(), dataclasses.replace(CONSTANT, compared=False), *making(1.0, 6.0)),
+         "likely", saves=pytest.approx(6.0, rel=0.05)),
+    told("a backbone that no optimizer has", UNUSED, cpu(gradients=BACKBONE), "Backbone", "145,872",
+         "+ with torch.no_grad():", "requires_grad_(False)", where="train.py:32",
+         saves=0.5 * CPU_OPERATORS_MS),
+    told("the backward pass has to go through it", UNUSED,
+         cpu(gradients=dataclasses.replace(BACKBONE, after_trained=True)),
+         never=("+ with torch.no_grad():",)),
+    told("the backward pass has to go through it: 2", UNUSED,
+         cpu(gradients=dataclasses.replace(BACKBONE, what="")), "parameters that no optimizer has"),
+    told("gradients that backward leaves in grad", AGAIN, cpu(again=(TWICE,)),
+         "backward computes as well", "2 such calls a step, and the pass at train.py:81",
+         "+ grads = [p.grad for p in parameters]", where="train.py:31",
+         saves=0.2 * CPU_OPERATORS_MS),
+]  # fmt: skip
+
+
+@each_of(TOLD)
+def test_what_is_told(case: JobTold) -> None:
+    case.holds()

@@ -20,13 +20,12 @@ from diagnosing.job.made import (
 )
 from diagnosing.job.made_parts import CONV, CPU_OPERATORS_MS, FORWARD, GPU_OPERATORS_MS
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.finding import Severity
 from flatout.nouns.profile import Gap, Operator, Place
 from flatout_agent.wire import RecomputedSeen
 from machines.healthy import changed
 
 ASKED = "driver-asked-for-memory"
-FULL, EMPTY, GROWING = "memory-nearly-full", "memory-mostly-empty", "memory-growing"
+EMPTY, GROWING = "memory-mostly-empty", "memory-growing"
 LOGITS = "logits-large"
 ZEROED, RECOMPUTED = "gradients-zeroed-in-place", "activations-recomputed"
 MALLOC = Gap(Kind.WAIT_OTHER, ms=9.0, count=6.0, doing="cudaMalloc", where=CONV)
@@ -41,7 +40,6 @@ def test_allocator_retries() -> None:
     waiting = changed(job, gaps=(*job.gaps, MALLOC))
     assert saved_ms(only(ASKED, waiting), waiting) == pytest.approx(9.0, rel=0.01)
     assert "tried again 4 times" in only(ASKED, waiting).title
-    assert "MEM003" not in codes(waiting)
 
 
 def test_device_memory_asked_each_step() -> None:
@@ -50,15 +48,6 @@ def test_device_memory_asked_each_step() -> None:
     assert (finding.code, finding.where, finding.boost) == ("MEM001", str(CONV), "allocator")
     assert finding.title == "the driver is asked for memory in each step: 9.00 ms"
     assert saved_ms(finding, job) == pytest.approx(9.0, rel=0.01)
-    full = changed(job, seen__memory_peak_bytes=78 * GIB)
-    assert {"MEM001", "MEM003"} <= set(codes(full))
-
-
-def test_memory_nearly_full() -> None:
-    finding = only(FULL, profile(seen__memory_peak_bytes=77 * GIB))
-    assert (finding.code, finding.severity) == ("MEM003", Severity.NOTE)
-    assert "96%" in finding.title
-    assert findings(FULL, profile(seen__memory_total_bytes=None)) == ()
 
 
 def test_memory_mostly_empty() -> None:

@@ -9,7 +9,7 @@ import pytest
 from diagnosing.machine.asking import Told, commands, each, each_of, findings, only, told
 from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.finding import Severity
-from flatout.nouns.interpreter import OtherPython, Package
+from flatout.nouns.interpreter import Package
 from flatout.nouns.machine import Container
 from machines.healthy import (
     changed,
@@ -95,10 +95,6 @@ TOLD = [
          broken("torch-missing-without-gpu"), severity=Severity.WARNING),
     told("a mac has a gpu too", "ENV020",
          changed(mac(), interpreter=interpreter(None)), severity=Severity.ERROR),
-    told("it names the python that has torch", "ENV020",
-         broken("torch-missing",
-         pythons=(OtherPython("/opt/venv/bin/python", "3.12.3", "venv", "2.9.1+cu128"),)),
-         "/opt/venv/bin/python has torch 2.9.1+cu128"),
     told("the build to install instead is named", "ENV021",
          broken("torch-cpu-only"), "the build that fits is", "+cu", "/whl/cu",
          severity=Severity.ERROR),

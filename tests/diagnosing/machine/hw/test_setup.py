@@ -15,7 +15,6 @@ from machines.healthy import (
     a100,
     changed,
     container,
-    gpu,
     h100,
     laptop,
     rocm,
@@ -81,12 +80,6 @@ TOLD = [
     told("powersave taken literally", "HW014",
          changed(workstation(), cpu__governor="powersave"), "governor powersave under acpi-cpufreq",
          "echo performance | sudo tee /sys/devices/system/cpu/", severity=Severity.WARNING),
-    told("two models", "HW018",
-         changed(workstation(),
-         gpus=(gpu(0), gpu(1), gpu(2, name="NVIDIA GeForce RTX 3060", memory_bytes=12 * GIB))),
-         "2 x NVIDIA GeForce RTX 4090 with 24 GiB", "1 x NVIDIA GeForce RTX 3060 with 12 GiB",
-         "export CUDA_VISIBLE_DEVICES=0,1", "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
-         severity=Severity.NOTE),
     told("a desktop that takes much", "HW011",
          changed(windows(), gpus__0__memory_used_bytes=6 * GIB), "the screen takes 6.0 GiB",
          "6.0 GiB of 24 GiB in use", severity=Severity.NOTE),
@@ -149,10 +142,6 @@ SILENT: dict[str, list[Any]] = {
     "HW014": [
         # schedutil is fine
         changed(workstation(), cpu__governor="schedutil"),
-    ],
-    "HW018": [
-        # silent for the graphics of the processor
-        changed(workstation(), gpus=(gpu(0), gpu(1, name="NVIDIA Tegra", shared_memory=True))),
     ],
 }
 

@@ -15,6 +15,7 @@ On an accelerator, lines of these kinds in each step, after which the device idl
 - the gradient scaler of float16 reads whether a gradient was infinite: `scaler.step(optimizer)`
 - a branch depends on a value: `if loss > limit`, `while mask.any()`, `torch.equal`,
   `assert torch.isfinite(x).all()`
+- torch's memory cache is emptied, or a checkpoint is saved
 - any other call that waits
 
 ## Why it matters
@@ -35,6 +36,10 @@ branches and masks, and CUDA graphs cannot be recorded with them.
 - Scaler: bfloat16 has float32's range and needs none; fused optimizers decide on the device.
 - Branches: let the device decide (`torch.where(condition, a, b)`), and test for NaN every N steps
   or with `torch._assert_async`.
+- `empty_cache()`: leave it out; torch reuses its cache. Against fragmentation:
+  `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
+- Checkpoints: every few hundred steps, in the background: `flatout.Checkpoint`, or
+  `torch.distributed.checkpoint.async_save`.
 - Others: `torch.cuda.set_sync_debug_mode("warn")` names each call that waits.
 
 The gain: the idle time.
@@ -180,6 +185,20 @@ WAITS: dict[Stall, Wait] = {
         "Let the device decide with torch.where, or look only every 50 steps.",
         _chosen,
         joint=": ",
+    ),
+    Stall.CACHE: Wait(
+        "torch's memory cache is emptied in each step",
+        "Leave the call out: torch reuses its cache.",
+        lambda source: (source,),
+    ),
+    Stall.SAVING: Wait(
+        "a checkpoint is saved in each step, and the device waits",
+        "Save every 500 steps, in the background.",
+        lambda source: (
+            source,
+            "if step % 500 == 0:",
+            "    checkpoint.save(step)  # checkpoint = flatout.Checkpoint(folder, ...)",
+        ),
     ),
     Stall.OTHER: Wait(
         "the host waits for the device in each step ({call})",

@@ -37,17 +37,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     gpus = [gpu for vendor in VENDORS for gpu in software.capable(machine, vendor)]
     where = python.executable or "the Python that runs the training"
-    pythons = [other_python for other_python in machine.pythons or () if other_python.torch]
     evidence = [f"Python {python.version or '?'} at {where} has no package torch"]
     evidence += [f"GPU here: {software.gpu_name(gpus[0])}"] if gpus else []
-    evidence += [
-        f"{other_python.executable} has torch {other_python.torch}" for other_python in pythons
-    ]
-    text = "Install torch into this Python"
-    text += ", or run the Python that has it." if pythons else "."
     yield Diagnosis(
         title=f"torch is not installed in Python {python.version or ''}".rstrip(),
         evidence="; ".join(evidence),
-        cure=Cure(text, software.install_torch(machine)),
+        cure=Cure(
+            "Install torch into this Python, or run the one that has it.",
+            software.install_torch(machine),
+        ),
         severity=Severity.ERROR if gpus else Severity.WARNING,
     )

@@ -4,17 +4,16 @@
 
 - The folder of the job, the temporary folder or the folder of caches has less than 1 GiB free (an
   error), or less than 10 GiB and less than 5 % (a warning).
-- The current folder is on a hard disk or on a drive of Windows seen from WSL (9p, drvfs): a
-  warning. On a network file system: a note.
+- The current folder is on a drive of Windows seen from WSL (9p, drvfs): a warning. On a network
+  file system: a note.
 
 ## Why it matters
 
 A checkpoint that does not fit ends the run and may leave a broken file behind; compiled kernels and
 downloads fail with "No space left on device", often far from the cause.
 
-Training reads thousands of small files per second in random order. A hard disk does about 100 such
-reads per second, an SSD many thousands; through 9p and over a network each one waits for the other
-side.
+Training reads thousands of small files per second in random order. Through 9p and over a network
+each one waits for the other side.
 
 ## Cure
 
@@ -123,17 +122,13 @@ def _reason(disk: Disk, machine: Machine) -> tuple[str, Severity] | None:
         return "a drive of Windows, reached through WSL", Severity.WARNING
     if disk.network:
         return "a network file system", Severity.NOTE
-    return ("a hard disk", Severity.WARNING) if disk.rotational else None
+    return None
 
 
 def _move(machine: Machine, disk: Disk) -> tuple[str, ...]:
     place = target.of(machine)
-    if place.system == "Windows":
-        return ("Get-PhysicalDisk | Select-Object FriendlyName, MediaType, Size",)
     if machine.container.wsl is not None and disk.file_system in WINDOWS_DRIVES:
         folder = disk.path.rstrip("/").rpartition("/")[2]
         copy = f'cp -r {shell.quote(place, disk.path)} "$HOME/"'
         return (f'{copy} && cd "$HOME"/{shell.quote(place, folder)}',)
-    if place.system == "Darwin":
-        return ("diskutil list",)
-    return ("lsblk -d -o NAME,ROTA,SIZE,MODEL,MOUNTPOINTS", "df -hT")
+    return () if place.system == "Windows" else ("df -h",)

@@ -2,8 +2,7 @@
 
 ## What it sees
 
-- sw_thermal_slowdown or hw_thermal_slowdown as the driver's reason for lower clocks. If it names
-  heat for no GPU: a temperature at most 5 degrees below the slowdown temperature.
+- sw_thermal_slowdown or hw_thermal_slowdown as the driver's reason for lower clocks.
 - A power limit at least 5 % below the limit that the card has by default. On a laptop it is a note:
   on battery, or in a quiet profile, the laptop lowers it by itself.
 - hw_power_brake_slowdown, or hw_slowdown without heat, as the driver's reason for lower clocks: the
@@ -14,8 +13,7 @@
 ## Why it matters
 
 Speed falls with the clock, and with several GPUs all wait for the slowest. A hot GPU lowers its
-clocks by a third or more until the temperature falls; where it is close, a little more load, dust
-or summer is enough, and memory ages faster in the heat.
+clocks by a third or more until the temperature falls.
 
 Under a lowered limit, set against heat or noise or for a weak power supply, the clocks fall until
 the power fits. The emergency brake of a server's power supply brings them to a half or less, and
@@ -55,7 +53,6 @@ from flatout.nouns.machine import Machine
 CHECK = Check(code="HW003", severity=Severity.WARNING, since="0.2.0")
 TOLERATED = 0.95
 """The share of its peers' maximum clock that is no setting's doing."""
-CLOSE_C = 5
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
@@ -159,30 +156,13 @@ def _peers(gpu: Gpu, gpus: Sequence[Gpu]) -> int:
 
 
 def _heat(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for all GPUs that it slows, or if there is none, for all that it will soon."""
-    gpus = machine.gpus or ()
-    slowed = [gpu for gpu in gpus if causes.reasons(gpu, throttles.HEAT)]
-    near = [gpu for gpu in gpus if _near(gpu)]
+    slowed = [gpu for gpu in machine.gpus or () if causes.reasons(gpu, throttles.HEAT)]
     if slowed:
         yield Diagnosis(
             title=f"{devices.subject(slowed)}: slowed down by heat now",
             evidence=devices.facts(slowed, _slowed_facts),
             cure=Cure(causes.COOL, _commands(slowed)),
         )
-    elif near:
-        yield Diagnosis(
-            title=f"{devices.subject(near)}: nearly too hot",
-            evidence=devices.facts(near, _near_facts),
-            cure=Cure(
-                "Clean and check the fans and the air flow; or lower the power limit a little.",
-                devices.settings(machine, _lower_limits(near)),
-            ),
-        )
-
-
-def _near(gpu: Gpu) -> bool:
-    now, most = gpu.temperature_c, gpu.temperature_slowdown_c
-    return now is not None and most is not None and now >= most - CLOSE_C
 
 
 def _slowed_facts(gpu: Gpu) -> str:
@@ -194,24 +174,6 @@ def _slowed_facts(gpu: Gpu) -> str:
     return ", ".join((*parts, *causes.clock(gpu)))
 
 
-def _near_facts(gpu: Gpu) -> str:
-    parts = [f"{gpu.temperature_c} C, slowdown at {gpu.temperature_slowdown_c} C"]
-    if gpu.power_w is not None:
-        parts.append(f"{gpu.power_w:g} W")
-    if gpu.utilization is not None:
-        parts.append(f"load {units.share(gpu.utilization)}")
-    return ", ".join(parts)
-
-
 def _commands(slowed: list[Gpu]) -> tuple[str, ...]:
     nvidia = [gpu for gpu in slowed if gpu.vendor == "nvidia"]
     return (causes.watch_heat(nvidia),) if nvidia else ("rocm-smi --showtemp --showfan",)
-
-
-def _lower_limits(near: list[Gpu]) -> list[str]:
-    """Lines that lower the power limits; laptops do not accept another one."""
-    return [
-        devices.smi([gpu], f"-pl {gpu.power_limit_w * 0.85:.0f}")
-        for gpu in near
-        if gpu.power_limit_w is not None and gpu.vendor == "nvidia" and not devices.laptop(gpu)
-    ]
