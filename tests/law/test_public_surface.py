@@ -23,7 +23,6 @@ NAMES = [
     "device",
     "explain",
     "export",
-    "find_batch_size",
     "image_loader",
     "live",
     "loader",

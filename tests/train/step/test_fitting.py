@@ -261,17 +261,6 @@ def test_recompute_needs_repeated_blocks() -> None:
         Fit(nn.Linear(2, 2), CPU, True)
 
 
-@pytest.mark.thorough
-def test_unsplit_raises_and_learns_nothing() -> None:
-    loop = Loop(sequence(Memory(8 * 5)))
-    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 128"), loop.fit.unsplit():
-        loop(batch_of(16))
-    assert loop.gradient() == []
-    assert loop.fit.note == "everything fitted"
-    loop(batch_of(16))
-    assert loop.tries == [[16], [16], [8, 8], [4, 4, 4, 4]]
-
-
 REAL = """
 import resource, sys
 import torch
