@@ -264,12 +264,13 @@ def test_compiled_models_are_compiled_anew(how: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_with_running_statistics_run_as_written() -> None:
     torch._dynamo.reset()
     model = nn.Sequential(*(Plain(nn.BatchNorm1d(8)) for _ in range(3)))
     for block in model:
-        block.compile(backend="aot_eager")
+        block.compile()
     recompute(model)
     gradient(model, torch.randn(16, 8))
     assert model[0].norm.num_batches_tracked == 1
