@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flatout_train.exporting import export as export
     from flatout_train.images.image_loader import image_loader as image_loader
     from flatout_train.loader.loader import loader as loader
-    from flatout_train.step.batch_size import find_batch_size as find_batch_size
     from flatout_train.step.train_step import train_step as train_step
 
 __version__ = "0.2.0"
@@ -33,7 +32,6 @@ __all__ = [
     "device",
     "explain",
     "export",
-    "find_batch_size",
     "image_loader",
     "live",
     "loader",
@@ -48,7 +46,6 @@ _MODULES = {
     "device": "flatout_train.devices",
     "explain": "flatout.in_process.explain",
     "export": "flatout_train.exporting",
-    "find_batch_size": "flatout_train.step.batch_size",
     "image_loader": "flatout_train.images.image_loader",
     "live": "flatout.in_process.live",
     "load_ipython_extension": "flatout.in_process.magics",

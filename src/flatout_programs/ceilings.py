@@ -26,7 +26,6 @@ FAMILIES = (
     "attention",
     "convolution",
     "jpeg",
-    "disk",
     "exchange",
     "ranks",
 )
@@ -34,7 +33,7 @@ FAMILIES = (
 BY_VALUE = (
     *("matmul-bf16", "matmul-fp32", "copy-device", "copy-host-to-device-pinned"),
     *("copy-device-to-host-pinned", "launch-rate", "matmul-fp16", "matmul-tf32"),
-    *("attention-bf16", "conv-nhwc-bf16", "matmul-cpu-fp32", "memory-cpu", "disk-read"),
+    *("attention-bf16", "conv-nhwc-bf16", "matmul-cpu-fp32", "memory-cpu"),
     *("jpeg-decode-core", "launch-latency", "matmul-cpu-bf16"),
     *("copy-host-to-device-pageable", "matmul-fp8", "matmul-fp64", "conv-nchw-fp32"),
 )
@@ -52,8 +51,8 @@ WARM_S = {True: 0.3, False: 1.0}
 
 
 def main(arguments: list[str], tell: Tell) -> None:
-    """Orders: quick, wanted (ids), devices, done (pairs of id and device), folder, and budget_s:
-    for the measurements, from the first one on.
+    """Orders: quick, wanted (ids), devices, done (pairs of id and device), and budget_s: for
+    the measurements, from the first one on.
     """
     if run(json.loads(arguments[0]), tell):
         tell({"done": True})
@@ -76,7 +75,7 @@ def run(orders: dict[str, Any], tell: Tell) -> bool:
         device for device in available if not orders["devices"] or device in orders["devices"]
     ]
     cards = tuple(device for device in chosen if device != "cpu")
-    setup = kernel.Setup(torch, orders["quick"], cards, orders["folder"], kernel.threads(torch))
+    setup = kernel.Setup(torch, orders["quick"], cards, kernel.threads(torch))
     torch.set_num_threads(setup.cores)
     tell(
         {

@@ -29,13 +29,13 @@ _FULL = 0.03
 """A device is full when less than this share of its memory is free."""
 
 
-def is_out_of_memory(error: BaseException, device: torch.device | None = None) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether the error says that a device or the host had no memory left to allocate.
 
     Call it while the failed attempt's tensors are still alive (in the `except` block): messages
-    that also have other causes, such as CUDNN_STATUS_NOT_SUPPORTED, count only if a CUDA device is
-    full: `device`, or with None any device on which torch holds memory. Errors of collectives never
-    count: after one, the processes are out of sync.
+    that also have other causes, such as CUDNN_STATUS_NOT_SUPPORTED, count only if a CUDA device on
+    which torch holds memory is full. Errors of collectives never count: after one, the processes
+    are out of sync.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -43,7 +43,7 @@ def is_out_of_memory(error: BaseException, device: torch.device | None = None) -
         return False
     text = str(error)
     return bool(_MESSAGES.search(text)) or (
-        bool(_AMBIGUOUS_MESSAGES.search(text)) and _device_is_full(device)
+        bool(_AMBIGUOUS_MESSAGES.search(text)) and _device_is_full()
     )
 
 
@@ -52,13 +52,12 @@ def _of_collectives(error: RuntimeError) -> bool:
     return distributed.is_available() and isinstance(error, distributed.DistError)
 
 
-def _device_is_full(device: torch.device | None) -> bool:
+def _device_is_full() -> bool:
     cuda: Any = torch.cuda
     if not (cuda.is_available() and cuda.is_initialized()):
         return False
     try:
-        devices = [device] if device is not None and device.type == "cuda" else _devices_in_use()
-        memory = [cuda.mem_get_info(target) for target in devices]
+        memory = [cuda.mem_get_info(number) for number in _devices_in_use()]
     except RuntimeError:  # the device does not answer any more
         return False
     return any(free < _FULL * total for free, total in memory)

@@ -35,7 +35,7 @@ def test_of_equals_the_simplest_wins() -> None:
     assert "simpler" in choice[1]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_build_that_is_no_faster_never_displaces_eager(seed: int) -> None:
     found = [
         contender("eager", 0, 10.0, 0.02, seed),
@@ -70,13 +70,6 @@ def test_the_smallest() -> None:
     assert choosing.choose(found, Goal.SIZE) == ("int8", "smallest")
 
 
-def test_percentiles_are_the_nearest_value() -> None:
-    ordered = [float(value) for value in range(1, 101)]
-    assert timing.percentile(ordered, 0.5) == 50
-    assert timing.percentile(ordered, 0.99) == 99
-    assert timing.percentile([7.0], 0.9) == 7
-
-
 def test_p99_is_earned() -> None:
     build = timing.TimedBuild("x", None)  # type: ignore[arg-type]
     build.rounds[1] = [[1.0] * 90 for _ in range(11)]
@@ -87,6 +80,7 @@ def test_p99_is_earned() -> None:
     found = timing.latency(build, 1)
     assert found is not None
     assert (found.calls, found.p99_ms) == (1010, 2.0)
+    assert found.p50_ms == 1.0
 
 
 def test_a_ratio_is_of_rounds_in_which_both_took_turns() -> None:

@@ -40,7 +40,7 @@ PROSE = re.compile(
     r"|where|with|writes)\s"
 )
 """Where the line ends, or the sentence goes on behind it."""
-ALONE = {"--capture", "--triton", "--list", "--follow", "--cancel"}
+ALONE = {"--capture", "--list", "--follow", "--cancel"}
 """Options with which a command runs no script."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 FOREIGN = re.compile(r"\b(?:ray|sinfo|sky|squeue|srun|ssh|uv) [^;]*")

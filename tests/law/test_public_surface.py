@@ -23,7 +23,6 @@ NAMES = [
     "device",
     "explain",
     "export",
-    "find_batch_size",
     "image_loader",
     "live",
     "loader",
@@ -43,7 +42,7 @@ OPTIONS = {
     "explain": "--json --lang --python",
     "export": (
         "--allow --capture --exact --for --json --limit --model --only --out "
-        "--python --skip --threads --triton --weights"
+        "--python --skip --threads --weights"
     ),
     "launch": (
         "--account --cancel --dry-run --env --follow --gpus --hosts --image --json --list "

@@ -23,7 +23,7 @@ FILE = Path(program.__file__)
 
 
 def orders(**changes: Any) -> dict[str, Any]:
-    whole = {"quick": True, "wanted": [], "devices": [], "done": [], "budget_s": 1.0, "folder": "."}
+    whole = {"quick": True, "wanted": [], "devices": [], "done": [], "budget_s": 1.0}
     return {**whole, **changes}
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_train import out_of_memory
 from flatout_train.out_of_memory import is_out_of_memory, let_go
 
 CPU = torch.device("cpu")
@@ -63,31 +62,16 @@ def test_what_others_say(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", MAYBE)
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("free", "full"), [(50, False), (1, True)])
 def test_what_counts_on_a_full_device_only(
-    text: str, full: bool, monkeypatch: pytest.MonkeyPatch
+    text: str, free: int, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(out_of_memory, "_device_is_full", lambda device: full)
-    assert is_out_of_memory(RuntimeError(text)) is full
+    """Of three devices, torch holds memory on the last two: asking the first would allocate."""
+    asked: list[int] = []
 
-
-@pytest.mark.parametrize(
-    ("device", "asked", "full"),
-    [
-        (None, [1, 2], True),
-        (torch.device("cuda", 1), [torch.device("cuda", 1)], False),
-        (torch.device("cuda", 2), [torch.device("cuda", 2)], True),
-    ],
-)
-def test_the_device_that_is_asked(
-    device: torch.device | None, asked: list[Any], full: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of three, torch holds memory on the last two, and the last one is full."""
-    seen: list[Any] = []
-
-    def mem_get_info(device: Any) -> tuple[int, int]:
-        seen.append(device)
-        return 1 if device in (2, torch.device("cuda", 2)) else 50, 100
+    def mem_get_info(device: int) -> tuple[int, int]:
+        asked.append(device)
+        return free if device == 2 else 50, 100
 
     cuda = SimpleNamespace(
         is_available=lambda: True,
@@ -97,8 +81,8 @@ def test_the_device_that_is_asked(
         mem_get_info=mem_get_info,
     )
     monkeypatch.setattr(torch, "cuda", cuda)
-    assert is_out_of_memory(RuntimeError(MAYBE[0]), device) is full
-    assert seen == asked
+    assert is_out_of_memory(RuntimeError(text)) is full
+    assert asked == [1, 2]
 
 
 def test_the_host_s_own_error_and_collectives() -> None:
@@ -114,10 +98,6 @@ def test_a_real_allocation_that_fails() -> None:
     assert is_out_of_memory(raised.value)
 
 
-class ChainedError(Exception):
-    pass
-
-
 def fail(held: list[weakref.ref[Any]]) -> None:
     tensor = torch.zeros(1000)
     held.append(weakref.ref(tensor))
@@ -130,7 +110,7 @@ def fail_again(held: list[weakref.ref[Any]]) -> None:
     try:
         fail(held)
     except RuntimeError as error:
-        raise ChainedError("second") from error
+        raise ValueError("second") from error
 
 
 def test_what_the_frames_held_is_let_go() -> None:
@@ -139,7 +119,7 @@ def test_what_the_frames_held_is_let_go() -> None:
     try:
         try:
             fail_again(held)
-        except ChainedError as error:
+        except ValueError as error:
             failure = error
         assert [ref() is None for ref in held] == [False, False]
         let_go(failure, CPU)

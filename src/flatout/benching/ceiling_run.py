@@ -70,8 +70,6 @@ class CeilingOrders:
     """Ids; empty for all that can be measured."""
     devices: tuple[str, ...] = ()
     """cpu, cuda:1; empty for all."""
-    folder: str = "."
-    """The folder in which the disk is read."""
 
 
 @dataclass
@@ -251,7 +249,6 @@ def _argument(
             "quick": orders.quick,
             "wanted": list(orders.wanted),
             "devices": list(orders.devices),
-            "folder": os.path.abspath(orders.folder),  # noqa: PTH100 - of a folder that may be gone
             "done": [list(key) for key in finished],
             "budget_s": max(whole_s - spent_s, LEAST_S),
         }

@@ -23,8 +23,6 @@ from flatout.nouns.identity import Identity
 VERSION = 1
 FOLDER_ENV = "FLATOUT_CACHE"
 """Names a cache folder other than the system's usual one."""
-ANEW = ("disk-read",)
-"""Always replaced: the folder may be elsewhere now."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -76,7 +74,7 @@ def keep(
 
 
 def _is_better(before: float | None, ceiling: Ceiling) -> bool:
-    if before is None or ceiling.value is None or ceiling.id in ANEW:
+    if before is None or ceiling.value is None:
         return False
     return before < ceiling.value if ceiling.unit in SHORTER_IS_BETTER else before > ceiling.value
 

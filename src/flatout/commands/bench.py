@@ -43,8 +43,8 @@ def command(
 ) -> int:
     """Measure what this machine's hardware can do.
 
-    Measures matrix products, convolutions, memory and copy bandwidth, kernel launches, attention,
-    the disk and the exchange between processes, and compares the results with the data sheet.
+    Measures matrix products, convolutions, memory and copy bandwidth, kernel launches, attention
+    and the exchange between processes, and compares the results with the data sheet.
 
     Examples:
       flatout bench --quick

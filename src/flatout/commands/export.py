@@ -74,14 +74,6 @@ Threads = Annotated[
         "--threads", metavar="N", min=1, help="Threads for each call.  [default: the usable cores]"
     ),
 ]
-Triton = Annotated[
-    Path | None,
-    typer.Option(
-        "--triton",
-        metavar="FOLDER",
-        help="Write an exported model's repository for Triton Inference Server.",
-    ),
-]
 
 
 def command(
@@ -97,7 +89,6 @@ def command(
     capture: Capture = None,
     limit: Limit = "5m",
     threads: Threads = None,
-    triton: Triton = None,
     python: _options.Python = None,
     as_json: _options.Json = False,
 ) -> int:
@@ -109,7 +100,6 @@ def command(
     Examples:
       flatout export train.py
       flatout export --exact --for throughput train.py --epochs 1
-      flatout export --triton exported
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
@@ -118,25 +108,11 @@ def command(
 
 def _answer(words: list[str], options: dict[str, Any]) -> int:
     """Returns the exit code. options: those of `command`, by their names there."""
-    if options["triton"] is not None:
-        return _on_triton(options["triton"], words)
     python, capture = options["python"], options["capture"]
     settings = _settings(options)
     as_json = options["as_json"]
     request = {"weights": options["weights"], "model": options["model"], "beside": as_json}
     return _report(_exported(words, capture, settings, python, request), as_json)
-
-
-def _on_triton(folder: Path, words: list[str]) -> int:
-    """Write an exported model's repository. Returns the exit code."""
-    from flatout.exporting import triton
-
-    if words:
-        raise UserError("--triton runs no script", f"flatout export {words[0]}")
-    repository = triton.write(folder)
-    lines = [f"written to {repository.path}", *repository.notes]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0
 
 
 def _settings(options: dict[str, Any]) -> ExportSettings:

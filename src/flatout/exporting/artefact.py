@@ -57,7 +57,7 @@ def write(
         "outputs": capture["outputs"],
         "batch_dynamic": capture["batch_dynamic"],
         "batch_sizes": capture["batch_sizes"],
-        **{name: facts[name] for name in ("input_axes", "output_axes", "batch_matters")},
+        "batch_matters": facts["batch_matters"],
         "options": dict(options),
         "torch_free": plan.backend.torch_free,
         "packages": packages,
@@ -69,7 +69,6 @@ def write(
         "architecture": facts["architecture"],
         "system": facts["system"],
         "device": facts["device"],
-        "on_gpu": plan.backend.device == "cuda",
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
@@ -101,7 +100,8 @@ def add_server(folder: Path) -> None:
     texts = {SERVE: _source("serve"), REQUIREMENTS: pins}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    note_served(folder, [folder / name for name in texts])
+    manifest[SERVED] = {name: _digest(folder / name) for name in texts}
+    _save(folder / MANIFEST, manifest)
 
 
 def size(folder: Path) -> int:
@@ -116,15 +116,6 @@ def hashes(folder: Path) -> dict[str, str | None]:
         for path in _files(folder)
         if path.name not in NOT_HASHED
     }
-
-
-def note_served(folder: Path, paths: Sequence[Path]) -> None:
-    """Add files that serve the model to the manifest."""
-    path = folder / MANIFEST
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    hashes = {item.relative_to(folder).as_posix(): _digest(item) for item in paths}
-    manifest[SERVED] = {**manifest.get(SERVED, {}), **hashes}
-    _save(path, manifest)
 
 
 def keep(
@@ -145,8 +136,6 @@ def keep(
     shutil.copytree(built, staged)
     manifest = json.loads((staged / MANIFEST).read_text(encoding="utf-8"))
     own = dataclasses.asdict(chosen)
-    best = chosen.best_batch
-    manifest["best_batch"] = best.batch if best is not None else max(manifest["batch_sizes"])
     manifest.update(guard=own.pop("guard"), measured=own, **more)
     manifest["candidates"] = [dataclasses.asdict(item) for item in candidates]
     _save(staged / MANIFEST, manifest)

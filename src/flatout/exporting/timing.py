@@ -188,12 +188,12 @@ def latency(build: TimedBuild, batch: int) -> Latency | None:
     if not medians:
         return None
     calls = sorted(ms for times in build.rounds[batch] for ms in times)
-    low, high = bootstrap(medians, statistics.median)
+    low, high = _median_interval(medians)
     return Latency(
         batch=batch,
         calls=len(calls),
-        p50_ms=percentile(calls, 0.50),
-        p99_ms=percentile(calls, 0.99) if len(calls) >= P99_CALLS else None,
+        p50_ms=_percentile(calls, 0.50),
+        p99_ms=_percentile(calls, 0.99) if len(calls) >= P99_CALLS else None,
         low_ms=low,
         high_ms=high,
     )
@@ -204,19 +204,18 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, tuple[fl
     pairs = [math.log(a / b) for a, b in zip(slow, fast, strict=False) if a > 0 and b > 0]
     if not pairs:
         return None
-    low, high = bootstrap(pairs, statistics.median)
+    low, high = _median_interval(pairs)
     return math.exp(statistics.median(pairs)), (math.exp(low), math.exp(high))
 
 
-def bootstrap(
-    values: Sequence[float], figure: Callable[[Sequence[float]], float]
-) -> tuple[float, float]:
-    """The 95 % interval of a statistic of the values."""
+def _median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median, by drawing the values again."""
     draw = random.Random(SEED)
-    found = sorted(figure(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    return percentile(found, 0.025), percentile(found, 0.975)
+    medians = (statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    found = sorted(medians)
+    return _percentile(found, 0.025), _percentile(found, 0.975)
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
+def _percentile(ordered: Sequence[float], share: float) -> float:
     """The nearest of the sorted values."""
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share else 0)]

@@ -63,8 +63,6 @@ class Setup:
     quick: bool
     accelerators: tuple[str, ...] = ()
     """cuda:0, xpu:0, mps."""
-    folder: str = "."
-    """Where the disk is read."""
     cores: int = field(default_factory=usable_cores)
 
     def has_time_for(self, kernel: CeilingKernel) -> bool:

@@ -5,7 +5,7 @@
     curl localhost:8000 -d '{"images": [[0.5, 0.25, 0.125]]}' # what it returns for these
 
 One request at a time, in JSON. It has neither TLS nor passwords, and it does not batch requests:
-for many clients, `flatout export --triton` writes the model for Triton Inference Server.
+for many clients, give the model to a server that does, such as Triton Inference Server.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ def capture() -> _Nest:
     `mps` where that device is in use. Nothing waits for a device, and no device is started.
     """
     states: _Nest = {"python": random.getstate(), "cpu": torch.get_rng_state()}
-    if numpy := sys.modules.get("numpy"):
-        states["numpy"] = _without_arrays(numpy, numpy.random.get_state(legacy=False))
+    if (of_numpy_now := of_numpy()) is not None:
+        states["numpy"] = of_numpy_now
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
         if module is not None and module.is_initialized():
@@ -37,9 +37,7 @@ def restore(states: _Nest) -> None:
     """
     random.setstate(states["python"])
     torch.set_rng_state(states["cpu"])
-    if "numpy" in states:
-        numpy = importlib.import_module("numpy")
-        numpy.random.set_state(_with_arrays(numpy, states["numpy"]))
+    set_numpy(states.get("numpy"))
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
         if kind in states and module is not None and module.is_available():
@@ -47,6 +45,22 @@ def restore(states: _Nest) -> None:
                 module.set_rng_state(state, device)
     if "mps" in states and torch.backends.mps.is_available():
         torch.mps.set_rng_state(states["mps"])
+
+
+def of_numpy() -> _Nest | None:
+    """The state of NumPy's global generator, or None where the program has not imported NumPy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    found: _Nest = _without_arrays(numpy, numpy.random.get_state(legacy=False))
+    return found
+
+
+def set_numpy(state: _Nest | None) -> None:
+    """Restore a state of `of_numpy`."""
+    if state is not None:
+        numpy = importlib.import_module("numpy")
+        numpy.random.set_state(_with_arrays(numpy, state))
 
 
 def _without_arrays(numpy: Any, value: Any) -> Any:

@@ -1,1 +1,1 @@
-"""flatout.train_step and flatout.find_batch_size: the whole training step."""
+"""flatout.train_step: the whole training step."""

@@ -18,9 +18,8 @@ random numbers (dropout) are drawn differently. Recomputation changes neither.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -55,7 +54,6 @@ class Fit:
         self._last_parts = 1
         self._stop: Callable[[], None] | None = None
         """Ends the recomputation; None while nothing is recomputed."""
-        self._unsplit = False
         self.free: Callable[[], bool] = lambda: False
         """Frees memory that steps do not need; called before anything is split. Returns False if
         there was none."""
@@ -89,22 +87,11 @@ class Fit:
             _set_random_states(self._device, random)
             if self.free():
                 pass  # repeat unchanged: what fits without the freed memory is still unknown
-            elif repeated or share > self._largest_fitting or self._unsplit:
+            elif repeated or share > self._largest_fitting:
                 self._too_large(failure, batch, parts, share)
             else:
                 repeated = True
             let_go(failure, self._device)
-
-    @contextlib.contextmanager
-    def unsplit(self) -> Iterator[None]:
-        """Within it nothing is split or remembered: a call that does not fit is undone
-        and raises.
-        """
-        self._unsplit = True
-        try:
-            yield
-        finally:
-            self._unsplit = False
 
     def close(self) -> None:
         """Restore the model: nothing is recomputed any more."""
@@ -125,7 +112,7 @@ class Fit:
         """The fewest parts (1, 2, 4, ..., one per sample) that are not known to be too large, and
         the load of the largest.
         """
-        if self._unsplit or load < self._smallest_failing:
+        if load < self._smallest_failing:
             return 1, load
         rows, parts = _rows(batch), 1
         while parts < rows and _share(load, rows, parts) >= self._smallest_failing:
@@ -133,16 +120,12 @@ class Fit:
         return parts, _share(load, rows, parts)
 
     def _fitted(self, parts: int, share: float, load: float) -> None:
-        if self._unsplit:
-            return
         self._largest_fitting = max(self._largest_fitting, share)
         if load >= self._smallest_failing:
             self._last_parts = parts
 
     def _too_large(self, error: Exception, batch: Any, parts: int, share: float) -> None:
         """Remember that a part was too large; raises if nothing is left to try."""
-        if self._unsplit:
-            raise error
         self._smallest_failing = min(self._smallest_failing, share)
         rows = _rows(batch)
         if parts < rows or self._recomputes_now():

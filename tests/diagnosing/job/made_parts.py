@@ -34,13 +34,11 @@ GPU_CEILINGS = {
     "launch-latency": (6.1, "us"),
     "launch-rate": (235000.0, "launches/s"),
     "jpeg-decode-core": (240.0, "images/s"),
-    "disk-read": (2.4, "GB/s"),
 }
 CPU_CEILINGS = {
     "matmul-cpu-fp32": (0.62, "TFLOP/s"),
     "memory-cpu": (38.0, "GB/s"),
     "jpeg-decode-core": (240.0, "images/s"),
-    "disk-read": (2.4, "GB/s"),
 }
 
 

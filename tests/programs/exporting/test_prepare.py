@@ -97,9 +97,19 @@ class Counting(nn.Module):
         return x + self.seen
 
 
-def test_a_model_with_a_state_is_refused(tmp_path: Path) -> None:
-    captured = exported.capture(tmp_path / "capture", Counting(), [(torch.randn(6, 3),)])
-    with pytest.raises(prepare.Unfit, match="keeps a state between calls"):
+@pytest.mark.parametrize(
+    ("model", "outputs", "says"),
+    [
+        (Counting(), None, "at the second call .* keeps a state between calls"),
+        (nn.Identity(), lambda call: (torch.zeros(6, 3),), "is not what it was in the script"),
+    ],
+)
+def test_a_model_that_does_not_repeat_its_results_is_refused(
+    tmp_path: Path, model: nn.Module, outputs: Any, says: str
+) -> None:
+    calls = [(torch.randn(6, 3),)]
+    captured = exported.capture(tmp_path / "capture", model, calls, outputs=outputs)
+    with pytest.raises(prepare.Unfit, match=says):
         prepare.prepare(captured, tmp_path / "prepared", 1)
 
 

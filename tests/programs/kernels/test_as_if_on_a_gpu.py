@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,19 +44,10 @@ class Event:
         return (end.at - self.at) * 1000
 
 
-class Graph:
-    """Replays what was captured: here nothing, since the CPU has run it already."""
-
-    def replay(self) -> None: ...
-
-
 class Cuda:
     """The part of torch.cuda that the kernels use."""
 
-    Event, CUDAGraph = Event, Graph
-
-    def __init__(self) -> None:
-        self.captured = 0
+    Event = Event
 
     def get_device_properties(self, device: str) -> Any:
         assert device in CARDS
@@ -77,24 +67,6 @@ class Cuda:
     @contextlib.contextmanager
     def device(self, device: str) -> Iterator[None]:
         assert device in CARDS
-        yield
-
-    def Stream(self, device: str) -> Any:  # noqa: N802 - torch's name
-        return SimpleNamespace(**vars(self.current_stream(device)), aside=device)
-
-    def current_stream(self, device: str) -> Any:
-        assert device in CARDS
-        return SimpleNamespace(wait_stream=lambda other: None)
-
-    @contextlib.contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
-        yield
-
-    @contextlib.contextmanager
-    def graph(self, graph: Graph, stream: Any) -> Iterator[None]:
-        # torch's own stream for captures is of the device that it was first made on.
-        assert stream.aside in CARDS
-        self.captured += 1
         yield
 
 
@@ -133,7 +105,7 @@ class AsIfOnGpu:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+def here(monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda values: values)
     monkeypatch.setattr(matmul, "QUICK", ((64, 64, 64), (128, 64, 96)))
     monkeypatch.setattr(convolution, "QUICK", ((2, 16, 14),))
@@ -142,10 +114,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.setattr(transfer, "QUICK", (2**16,))
     monkeypatch.setattr(exchange, "COPIED", 2**16)
     monkeypatch.setattr(launch, "ROUND", 10)
-    return Setup(AsIfOnGpu(), quick=True, accelerators=CARDS, folder=str(tmp_path), cores=1)
+    return Setup(AsIfOnGpu(), quick=True, accelerators=CARDS, cores=1)
 
 
-OWN_PROCESSES_OR_NONE = ("jpeg", "disk", "ranks")
+OWN_PROCESSES_OR_NONE = ("jpeg", "ranks")
 FAMILIES = [name for name in program.FAMILIES if name not in OWN_PROCESSES_OR_NONE]
 
 

@@ -13,7 +13,6 @@ from flatout_programs import ceilings as program
 from flatout_programs.kernels import (
     attention,
     convolution,
-    disk,
     exchange,
     jpeg,
     matmul,
@@ -27,8 +26,8 @@ MACHINERY = {"__init__", "kernel", "sizes", "stopwatch", "timing"}
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Setup:
-    return Setup(torch, quick=True, folder=str(tmp_path), cores=2)
+def here() -> Setup:
+    return Setup(torch, quick=True, cores=2)
 
 
 def kernel(here: Setup, family: Any, kernel_id: str) -> CeilingKernel:
@@ -57,7 +56,7 @@ def test_ids_are_unique_on_each_device(here: Setup) -> None:
     assert len(found) == len(set(found))
     assert {device for _, device in found} == {"cpu"}
     wanted = {f"matmul-cpu-{name}" for name in ("fp32", "bf16", "fp64")}
-    wanted |= {"memory-cpu", "attention-cpu-fp32", "jpeg-decode-core", "disk-read"}
+    wanted |= {"memory-cpu", "attention-cpu-fp32", "jpeg-decode-core"}
     assert wanted <= {kernel_id for kernel_id, _ in found}
 
 
@@ -181,17 +180,6 @@ def test_without_a_decoder_it_says_so(here: Setup, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(jpeg, "installed_decoders", lambda torch: {})
     (told,) = jpeg.kernels(here)
     assert "pip install pillow" in told.impossible
-
-
-def test_the_disk(here: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(disk, "BYTES_QUICK", 2**23)
-    assert 0.0001 < best(here, disk, "disk-read") < 100
-    assert list(tmp_path.iterdir()) == []  # nothing is left behind
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    (told,) = disk.kernels(Setup(torch, quick=True, folder=str(tmp_path / "gone")))
-    assert "No such file" in told.impossible
 
 
 def test_one_device_exchanges_nothing(here: Setup) -> None:

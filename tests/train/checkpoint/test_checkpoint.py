@@ -72,14 +72,7 @@ def test_resume_goes_on_bit_for_bit(tmp_path, undisturbed, stop):
         assert checkpoint.resume() == checkpoint.steps == stop // 5 * 5
         train(things, checkpoint, 20)
     assert same(weights(things), undisturbed)
-
-
-def test_saving_changes_nothing(tmp_path, undisturbed):
-    things = make()
-    with Checkpoint(tmp_path / "run", every=1, **things) as checkpoint:
-        train(things, checkpoint, 20)
-    assert same(weights(things), undisturbed)
-    assert sorted(os.listdir(tmp_path / "run")) == [f"step-{n:08d}" for n in (18, 19, 20)]
+    assert sorted(os.listdir(tmp_path / "run")) == [f"step-{n:08d}" for n in (10, 15, 20)]
 
 
 @pytest.mark.slow
@@ -167,7 +160,9 @@ def test_a_folder_whose_checkpoint_does_not_fit_is_not_mixed_up(tmp_path):
     with Checkpoint(tmp_path, model=nn.Linear(1, 1)) as checkpoint:
         checkpoint.save()
     with Checkpoint(tmp_path, model=nn.Linear(2, 2)) as checkpoint:
-        with pytest.raises(CheckpointError, match="does not fit"):
+        with pytest.raises(
+            CheckpointError, match=r"(?s)model in .*-00000000 does not fit .*weight"
+        ):
             checkpoint.resume()
         with pytest.raises(CheckpointError, match="holds checkpoints of up to 0 steps"):
             checkpoint.save()

@@ -25,6 +25,17 @@ def handlers():
     assert [signal.getsignal(number) for number in numbers] == before
 
 
+@pytest.fixture
+def called():
+    """The calls of a handler of the program's own for SIGTERM and SIGUSR1."""
+    calls = []
+    numbers = signal.SIGTERM, signal.SIGUSR1
+    before = {n: signal.signal(n, lambda number, frame: calls.append(number)) for n in numbers}
+    yield calls
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def test_the_signal_only_asks_and_the_end_comes_when_it_is_safe(handlers):
     watch = Watch(30)
     signal.raise_signal(signal.SIGTERM)
@@ -35,21 +46,16 @@ def test_the_signal_only_asks_and_the_end_comes_when_it_is_safe(handlers):
     watch.close()
 
 
-def test_the_programs_own_handler_is_called_after_the_save(handlers):
-    called = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
+def test_the_programs_own_handler_is_called_after_the_save(called):
     watch = Watch(30)
     signal.raise_signal(signal.SIGTERM)
     assert (watch.request, called) == (END, [])
     watch.done()
     assert (watch.request, called) == (0, [signal.SIGTERM])
     watch.close()
-    signal.signal(signal.SIGTERM, before)
 
 
-def test_a_second_signal_does_what_it_did_before(handlers, monkeypatch):
-    called = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
+def test_a_second_signal_does_what_it_did_before(called, monkeypatch):
     watch = Watch(30)
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)  # torchrun passes on what Slurm has sent already
@@ -58,7 +64,6 @@ def test_a_second_signal_does_what_it_did_before(handlers, monkeypatch):
     signal.raise_signal(signal.SIGTERM)
     assert called == [signal.SIGTERM]
     watch.close()
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_the_end_waits_for_all_checkpoints(handlers):
@@ -72,25 +77,19 @@ def test_the_end_waits_for_all_checkpoints(handlers):
     other.close()
 
 
-def test_handlers_stay_until_the_last_is_closed(handlers):
+def test_handlers_stay_until_the_last_is_closed_or_dropped(handlers):
     before = signal.getsignal(signal.SIGTERM)
-    one, other = Watch(30), Watch(30)
+    one, other, dropped = Watch(30), Watch(30), Watch(30)
+    del dropped
     one.close()
     assert signal.getsignal(signal.SIGTERM) != before
     signal.raise_signal(signal.SIGTERM)
     assert (one.request, other.request) == (0, END)
+    with pytest.raises(SystemExit):
+        other.done()
     other.close()
     other.close()
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_one_that_is_dropped_is_watched_no_more(handlers):
-    kept, dropped = Watch(30), Watch(30)
-    del dropped
-    signal.raise_signal(signal.SIGTERM)
-    with pytest.raises(SystemExit):
-        kept.done()
-    kept.close()
 
 
 def test_an_ignored_signal_stays_ignored():
@@ -332,12 +331,9 @@ def test_sigterm_after_a_warning_counts(handlers, monkeypatch):
     watch.close()
 
 
-def test_a_program_with_a_way_of_its_own_to_be_warned_keeps_it(handlers, monkeypatch):
+def test_a_program_with_a_way_of_its_own_to_be_warned_keeps_it(called, monkeypatch):
     monkeypatch.setenv("FLATOUT_WARNING", "SIGUSR1")
-    called = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
     watch = Watch(30)
     signal.raise_signal(signal.SIGUSR1)
     assert (watch.request, called) == (0, [signal.SIGUSR1])
     watch.close()
-    signal.signal(signal.SIGUSR1, before)

@@ -118,6 +118,7 @@ def test_the_world_is_that_of_torch_distributed() -> None:
     try:
         assert sampling.world() == World(1, 3)
         loader = flatout.loader(torch.arange(8), 2, workers=0)
+        assert len(loader) == 2
         assert [batch.tolist() for batch in loader] == [[1, 4], [7]]
         assert loader.notes["distributed"] == "rank 1 of 3; 1 samples come twice per epoch"
     finally:

@@ -23,8 +23,11 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-def still(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.0)
+def grouped(accumulate: int, loss_fn: Any = F.cross_entropy, **options: Any) -> Any:
+    """A step that leaves the weights as they are."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    return flatout.train_step(model, loss_fn, optimizer, accumulate=accumulate, **PLAIN, **options)
 
 
 def batch(rows: int, ignored: int = 0) -> tuple[Tensor, Tensor]:
@@ -54,15 +57,7 @@ def close(found: list[Tensor], expected: list[Tensor]) -> None:
 @given(rows=st.lists(st.integers(1, 9), min_size=1, max_size=5), clip=st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_gradient_is_that_of_all_samples_at_once(rows: list[int], clip: bool) -> None:
-    model = network()
-    step = flatout.train_step(
-        model,
-        F.cross_entropy,
-        still(model),
-        accumulate=4,
-        clip_norm=1e-3 if clip else None,
-        **PLAIN,
-    )
+    step = grouped(4, clip_norm=1e-3 if clip else None)
     data = [batch(count) for count in rows]
     for one in data:
         step(one)
@@ -74,7 +69,7 @@ def test_gradient_is_that_of_all_samples_at_once(rows: list[int], clip: bool) ->
         for parameter, grad in zip(parameters, expected, strict=True):
             parameter.grad = grad
         torch.nn.utils.clip_grad_norm_(parameters, 1e-3)
-    close(gradients(model), expected)
+    close(gradients(step.model), expected)
     assert step.metrics().steps == math.ceil(len(rows) / 4)
 
 
@@ -82,12 +77,9 @@ def test_gradient_is_that_of_all_samples_at_once(rows: list[int], clip: bool) ->
 @settings(max_examples=30, deadline=None)
 def test_tokens_that_are_left_out_weigh_nothing(counts: list[tuple[int, int]]) -> None:
     data = [batch(rows, ignored=min(rows, ignored)) for rows, ignored in [*counts, (2, 0)]]
-    model = network()
-    step = flatout.train_step(
-        model, F.cross_entropy, still(model), accumulate=len(data), weigh="tokens", **PLAIN
-    )
+    step = grouped(len(data), weigh="tokens")
     losses = [step(one) for one in data]
-    close(gradients(model), together(data))
+    close(gradients(step.model), together(data))
     weights = [int((target != -100).sum()) for _, target in data]
     sums = [loss.item() * weight for loss, weight in zip(losses, weights, strict=True) if weight]
     assert step.metrics().losses[-1] == pytest.approx(sum(sums) / sum(weights), rel=1e-12)
@@ -95,46 +87,32 @@ def test_tokens_that_are_left_out_weigh_nothing(counts: list[tuple[int, int]]) -
 
 def test_sums_add_up() -> None:
     data = [batch(3), batch(5)]
-    model = network()
-    step = flatout.train_step(
-        model,
-        nn.CrossEntropyLoss(reduction="sum"),
-        still(model),
-        accumulate=2,
-        weigh="sum",
-        **PLAIN,
-    )
+    step = grouped(2, nn.CrossEntropyLoss(reduction="sum"), weigh="sum")
     losses = [step(one) for one in data]
-    close(gradients(model), together(data, "sum"))
+    close(gradients(step.model), together(data, "sum"))
     assert step.metrics().losses == (pytest.approx(sum(losses).item()),)
 
 
 def test_a_function_weighs() -> None:
     data = [(*batch(3), 2.0), (*batch(3), torch.tensor(0.5)), (*batch(3), 0)]
-    model = network()
 
     def loss_fn(model: nn.Module, batch: Any) -> Tensor:
         return F.cross_entropy(model(batch[0]), batch[1])
 
-    step = flatout.train_step(
-        model, loss_fn, still(model), accumulate=3, weigh=lambda batch: batch[2], **PLAIN
-    )
+    step = grouped(3, loss_fn, weigh=lambda batch: batch[2])
     for one in data:
         step(one)
     expected = [
         (2.0 * a + 0.5 * b) / 2.5
         for a, b in zip(together([data[0][:2]]), together([data[1][:2]]), strict=True)
     ]
-    close(gradients(model), expected)
+    close(gradients(step.model), expected)
 
 
 def test_weights_on_the_device_are_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator, where a weight stays a tensor."""
     data = [batch(3), batch(7), batch(4, ignored=4), batch(1)]
-    model = network()
-    step = flatout.train_step(
-        model, F.cross_entropy, still(model), accumulate=4, weigh="tokens", **PLAIN
-    )
+    step = grouped(4, weigh="tokens")
     step._group.weigh = lambda batch: (batch[1] != -100).sum()
     step(data[0])  # the nominal weight is read once
     with monkeypatch.context() as patch:
@@ -143,7 +121,7 @@ def test_weights_on_the_device_are_never_read(monkeypatch: pytest.MonkeyPatch) -
         step(data[1])
     step(data[2])
     step(data[3])
-    for one, other in zip(gradients(model), together(data), strict=True):
+    for one, other in zip(gradients(step.model), together(data), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
 
 
@@ -168,19 +146,12 @@ def test_equal_weights_need_no_last_factor_and_nothing_weighed_is_no_gradient() 
 
 
 def test_a_step_of_no_tokens_leaves_the_weights_alone() -> None:
-    model = network()
-    before = [each.detach().clone() for each in model.parameters()]
-    step = flatout.train_step(
-        model,
-        F.cross_entropy,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        accumulate=2,
-        weigh="tokens",
-        **PLAIN,
-    )
+    step = grouped(2, weigh="tokens")
+    step.optimizer.param_groups[0]["lr"] = 0.1
+    before = [each.detach().clone() for each in step.model.parameters()]
     for _ in range(2):
         step(batch(3, ignored=3))
-    assert all(map(torch.equal, before, model.parameters()))
+    assert all(map(torch.equal, before, step.model.parameters()))
     assert step.metrics().skipped == 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +13,11 @@ from flatout_agent.speedups import compiled_blocks
 from flatout_train.step import compiling
 
 CPU = torch.device("cpu")
-REAL: Any = torch.compile
-# Dynamo hides it from people, not from a filter that makes errors of warnings.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
-@pytest.fixture(autouse=True)
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The real dynamo with a backend that needs no C++ compiler: seconds become milliseconds."""
-    monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
-    monkeypatch.setattr(compiling, "missing", lambda *_: None)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    assert not torch._dynamo.config.suppress_errors
+pytestmark = [
+    pytest.mark.usefixtures("traced"),
+    # Dynamo hides it from people, not from a filter that makes errors of warnings.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 def decoder(kind: str, layers: int) -> Any:

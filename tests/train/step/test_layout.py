@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flatout_train.errors import UsageError
 from flatout_train.step import layout
 
 
@@ -140,8 +139,3 @@ def test_contiguous_with_its_reason(asked: str, model: nn.Module, word: str) -> 
     image = torch.randn(1, 1, 2, 2)
     assert chosen.place(image) is image
     assert chosen.around(torch.sum) is torch.sum
-
-
-def test_a_word_that_is_not_known() -> None:
-    with pytest.raises(UsageError, match=r"layout='nhwc' is unknown: use one of auto"):
-        layout.choose("nhwc", nn.Linear(1, 1))

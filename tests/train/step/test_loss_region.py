@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,42 +16,24 @@ from flatout_train.step.compiling import SMALLEST, LossRegion
 # Dynamo hides it from people, not from a filter that makes errors of warnings.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 OWN = F.cross_entropy
-REAL: Any = torch.compile
 ROWS, CLASSES = 1024, SMALLEST // 1024
 
 
-class Spy:
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        self.calls += 1
-        return OWN(*args, **kwargs)
-
-
-def test_only_many_logits_in_training_are_taken() -> None:
-    spy = Spy()
+def test_only_many_logits_in_training_are_taken_and_torchs_own_function_comes_back() -> None:
+    spy = Mock(side_effect=OWN)
     region = LossRegion(spy)
-    many, few = (
-        torch.zeros(ROWS, CLASSES, requires_grad=True),
-        torch.zeros(4, 3, requires_grad=True),
-    )
+    many, few = (torch.zeros(*size, requires_grad=True) for size in ((ROWS, CLASSES), (4, 3)))
     target = torch.zeros(ROWS, dtype=torch.long)
-    with region:
+    with pytest.raises(ValueError, match="mine"), region:
         F.cross_entropy(few, target[:4])
         F.cross_entropy(many.detach(), target)
         with torch.no_grad():
             F.cross_entropy(many, target)
-        assert (spy.calls, region.used) == (0, False)
+        assert (spy.call_count, region.used) == (0, False)
         loss = nn.CrossEntropyLoss(label_smoothing=0.1)(many, target)
-        assert (spy.calls, region.used) == (1, True)
-    assert torch.equal(loss, OWN(many, target, label_smoothing=0.1))
-    assert F.cross_entropy is OWN
-
-
-def test_an_error_leaves_torchs_own_function_there() -> None:
-    with pytest.raises(ValueError, match="mine"), LossRegion(Spy()):
+        assert (spy.call_count, region.used) == (1, True)
         raise ValueError("mine")
+    assert torch.equal(loss, OWN(many, target, label_smoothing=0.1))
     assert F.cross_entropy is OWN
 
 
@@ -81,12 +64,8 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         return F.cross_entropy(logits, batch[1], ignore_index=3)
 
 
-def test_compiled_blocks_have_a_compiled_loss_with_the_same_gradients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # The real dynamo with a backend that needs no C++ compiler: seconds become milliseconds.
-    monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
-    monkeypatch.setattr(compiling, "missing", lambda *_: None)
+@pytest.mark.usefixtures("traced")
+def test_compiled_blocks_have_a_compiled_loss_with_the_same_gradients() -> None:
     torch.manual_seed(0)
     model = Words()
     batch = torch.randn(ROWS, 8), torch.randint(CLASSES, (ROWS,))

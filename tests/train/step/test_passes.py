@@ -197,13 +197,3 @@ def test_a_rehearsal_that_runs_out_of_memory_counts_its_batch_once(
     assert model[1].num_batches_tracked.item() == 6
     assert_alike(model, plain)
     assert step.metrics().splits == 0
-
-
-def test_other_errors_are_the_users_own() -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        raise KeyError("mine")
-
-    model = network(OutAt())
-    step = flatout.train_step(model, loss_fn, torch.optim.SGD(model.parameters()), **PLAIN)
-    with pytest.raises(KeyError, match="mine"):
-        step(batches(1)[0])

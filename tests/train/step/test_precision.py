@@ -127,7 +127,6 @@ def test_the_callers_own_autocast_holds() -> None:
 @pytest.mark.parametrize(
     ("asked", "model", "words"),
     [
-        ("half", network(), "one of auto, bf16, fp16, tf32, fp32"),
         ("bf16", network(torch.float64), r"in fp64. Keep them in float32 \(model.float\(\)\)"),
         ("bf16", network(torch.float16), "in fp16"),
         ("fp16", network(torch.float16), "in fp16"),

@@ -38,21 +38,18 @@ def step(model: nn.Module | None = None, loss_fn: Any = F.cross_entropy, **optio
     [
         ({"accumulate": 0}, "accumulate=0"),
         ({"accumulate": True}, "accumulate=True"),
-        ({"accumulate": 2.0}, "accumulate=2.0"),
         ({"weigh": "bytes"}, "weigh='bytes' .* \"samples\""),
         ({"clip_norm": 0}, "clip_norm=0"),
-        ({"clip_norm": -1.0}, "clip_norm=-1.0"),
         ({"clip_norm": float("nan")}, "clip_norm=nan"),
         ({"clip_norm": "1"}, "clip_norm='1'"),
         ({"ema": 0}, "ema=0"),
         ({"ema": 1.0}, "ema=1.0"),
-        ({"ema": 1.5}, "ema=1.5"),
         ({"nonfinite": "ignore"}, "nonfinite='ignore' .* \"stop\""),
         ({"graph": "yes"}, "graph='yes'"),
         ({"recompute": "all"}, "recompute='all'"),
-        ({"precision": "int8"}, "precision='int8'"),
-        ({"layout": "nhwc"}, "layout='nhwc'"),
-        ({"compile": "fast"}, "compile='fast'"),
+        ({"precision": "int8"}, "precision='int8' .* one of auto, bf16"),
+        ({"layout": "nhwc"}, "layout='nhwc' .* one of auto"),
+        ({"compile": "fast"}, "compile='fast' .* use auto, blocks, whole"),
     ],
 )
 def test_options(options: dict[str, Any], said: str) -> None:
@@ -226,19 +223,13 @@ def test_evaluation_mode_is_told_once() -> None:
     one(pair())
 
 
-def test_a_failed_start_leaves_the_model_as_it_was() -> None:
-    model = network()
-    optimizer = torch.optim.AdamW(model.parameters())
-    hooks = len(optimizer._optimizer_step_pre_hooks)
-    with pytest.raises(UsageError, match="compile='fast'"):
-        flatout.train_step(model, F.cross_entropy, optimizer, compile="fast")
-    assert len(optimizer._optimizer_step_pre_hooks) == hooks
-    assert not any(group["fused"] for group in optimizer.param_groups)
-
-
-def test_a_step_that_cannot_be_made_leaves_the_model_as_it_was() -> None:
+def test_a_step_that_cannot_be_made_leaves_model_and_optimizer_as_they_were() -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)))
     classes = [type(block) for block in model]
+    optimizer = torch.optim.AdamW(model.parameters())
+    hooks = len(optimizer._optimizer_step_pre_hooks)
     with pytest.raises(UsageError, match="compile='no such'"):
-        flatout.train_step(model, F.mse_loss, sgd(model), recompute=True, compile="no such")
+        flatout.train_step(model, F.mse_loss, optimizer, recompute=True, compile="no such")
     assert [type(block) for block in model] == classes
+    assert len(optimizer._optimizer_step_pre_hooks) == hooks
+    assert not any(group["fused"] for group in optimizer.param_groups)

@@ -5,6 +5,7 @@ import pickle
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,13 @@ from flatout_train.step.recomputation import recompute
 from train.step.limited_memory import Block, Blocks, Memory
 
 
-def gradient(model: nn.Module, x: Tensor) -> list[Tensor]:
+def gradient(run: Any, x: Tensor, model: nn.Module | None = None) -> list[Tensor]:
+    model = run if model is None else model
     torch.manual_seed(3)
     random.seed(3)
+    np.random.seed(3)
     model.zero_grad()
-    model(x).square().mean().backward()
+    run(x).square().mean().backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
@@ -47,7 +50,7 @@ def test_the_gradient_is_the_same_to_the_last_bit() -> None:
 
 
 class Norm(nn.Module):
-    """A block with running statistics, and with Python's random numbers."""
+    """A block with running statistics, and with random numbers of Python's and NumPy's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,37 +58,22 @@ class Norm(nn.Module):
         self.other = nn.InstanceNorm1d(1, track_running_stats=True)
 
     def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
-        y = self.norm(self.linear(x)) * (1.0 + random.random())
+        y = self.norm(self.linear(x)) * (1.0 + random.random() + float(np.random.rand()))
         return x + scale * self.other(y[:, None])[:, 0].relu()
 
 
-def test_running_statistics_count_each_batch_once_and_python_draws_alike() -> None:
+def test_running_statistics_count_each_batch_once_and_the_host_draws_alike() -> None:
     model, x = nn.Sequential(*(Norm() for _ in range(3))), torch.randn(16, 8)
     twin = copy.deepcopy(model)
     wanted = gradient(twin, x)
-    drawn = random.random()
+    drawn = random.random(), np.random.rand()
     undo = recompute(model)
     assert equal(gradient(model, x), wanted)
-    assert random.random() == drawn
+    assert (random.random(), np.random.rand()) == drawn
     found, expected = model.state_dict(), twin.state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert found["0.norm.num_batches_tracked"] == 1
     undo()
-
-
-def test_numpy_draws_alike() -> None:
-    numpy = pytest.importorskip("numpy")
-
-    class Noisy(Norm):
-        def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
-            return super().forward(x * float(numpy.random.rand()), scale=scale)
-
-    model, x = nn.Sequential(Noisy(), Noisy()), torch.randn(4, 8)
-    numpy.random.seed(1)
-    wanted = gradient(copy.deepcopy(model), x)
-    recompute(model)
-    numpy.random.seed(1)
-    assert equal(gradient(model, x), wanted)
 
 
 def test_evaluation_runs_as_written() -> None:
@@ -193,12 +181,9 @@ def test_which_blocks_are_recomputed(model: nn.Module, kinds: list[type[nn.Modul
     assert [type(block) for block in repeated_blocks(model)] == kinds
 
 
-def test_a_model_without_blocks_is_told() -> None:
+def test_a_model_without_blocks_that_can_change_is_told() -> None:
     with pytest.raises(UsageError, match="Linear has no repeated blocks to recompute"):
         recompute(nn.Linear(2, 2))
-
-
-def test_blocks_that_cannot_change_stay() -> None:
     model = Blocks(Memory(float("inf")))
     for block in model.blocks:
         block.forward = block.forward  # as accelerate's hooks do
@@ -232,25 +217,23 @@ def test_hugging_face_models_with_their_cache() -> None:
     assert equal(step(), wanted)
 
 
-COMPILES = pytest.mark.filterwarnings("ignore")  # of the compiler's own
+class Plain(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(8, 32), nn.Linear(32, 8), norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.down(torch.tanh(self.up(x))))
 
 
-@COMPILES
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
 @pytest.mark.parametrize("how", ["blocks", "whole"])
 def test_compiled_models_are_compiled_anew(how: str) -> None:
     torch._dynamo.reset()
-
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.down, self.drop = nn.Linear(8, 32), nn.Linear(32, 8), nn.Dropout(0.2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.down(self.drop(torch.tanh(self.up(x))))
-
-    model, x = nn.Sequential(*(Plain() for _ in range(3)), nn.Linear(8, 2)), torch.randn(64, 8)
+    rows = [Plain(nn.Dropout(0.2)) for _ in range(3)]
+    model, x = nn.Sequential(*rows, nn.Linear(8, 2)), torch.randn(64, 8)
     run: Any = model
     if how == "blocks":
         for block in model[:3]:
@@ -265,12 +248,9 @@ def test_compiled_models_are_compiled_anew(how: str) -> None:
             kept.append(tensor.numel())
             return tensor
 
-        torch.manual_seed(0)
-        model.zero_grad()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            loss = run(x).square().mean()
-        loss.backward()
-        return [p.grad.clone() for p in model.parameters() if p.grad is not None], sum(kept)
+            grads = gradient(run, x, model)
+        return grads, sum(kept)
 
     wanted, most = grads_and_kept()
     undo = recompute(model)
@@ -283,25 +263,16 @@ def test_compiled_models_are_compiled_anew(how: str) -> None:
     assert kept == most
 
 
-@pytest.mark.thorough
-@COMPILES
 @pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_with_running_statistics_run_as_written() -> None:
     torch._dynamo.reset()
-
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.norm(self.linear(x)).tanh()
-
-    model, x = nn.Sequential(*(Plain() for _ in range(3))), torch.randn(16, 8)
+    model = nn.Sequential(*(Plain(nn.BatchNorm1d(8)) for _ in range(3)))
     for block in model:
         block.compile()
     recompute(model)
-    gradient(model, x)
+    gradient(model, torch.randn(16, 8))
     assert model[0].norm.num_batches_tracked == 1
 
 

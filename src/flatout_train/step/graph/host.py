@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
 from flatout_agent.watch import library_pulse
+from flatout_train.checkpoint import random_states
 
 _SCALARS = (bool, int, float, str, type(None))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -175,7 +175,7 @@ class HostState:
         ]
         self._random = random.getstate()
         self._torch = torch.get_rng_state()
-        self._numpy = _numpy_state()
+        self._numpy = random_states.of_numpy()
 
     def changed(self) -> str | None:
         """What the step's Python changed, as text, or None if nothing."""
@@ -187,7 +187,7 @@ class HostState:
             return "each step draws from Python's random, which a replay would not do"
         if not torch.equal(torch.get_rng_state(), self._torch):
             return "each step draws random numbers on the CPU, which a replay would not do"
-        if _numpy_state() != self._numpy:
+        if random_states.of_numpy() != self._numpy:
             return "each step draws from numpy.random, which a replay would not do"
         return None
 
@@ -202,8 +202,7 @@ class HostState:
                 held[name] = value
         random.setstate(self._random)
         torch.set_rng_state(self._torch)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(_unpickled(self._numpy))
+        random_states.set_numpy(self._numpy)
 
 
 _ABSENT = (object(), None)
@@ -246,17 +245,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(element) for element in value)
     return isinstance(value, _SCALARS)
-
-
-def _numpy_state() -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    name, keys, *rest = numpy.random.get_state()
-    return name, keys.tobytes(), keys.dtype.str, *rest
-
-
-def _unpickled(state: Any) -> Any:
-    numpy = sys.modules["numpy"]
-    name, keys, dtype, *rest = state
-    return name, numpy.frombuffer(keys, dtype=dtype), *rest

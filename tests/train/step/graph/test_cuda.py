@@ -227,8 +227,3 @@ def test_a_failed_recording_tells_its_graph_and_leaves_pool_and_stream(
     assert (current, random) == ("the stream before", "as before")
     assert isinstance(graph, Failed) is begins
     assert pools != others, "what has failed has left its pool"
-
-
-def test_only_cuda_devices_record() -> None:
-    assert cuda.CudaRecorder(torch.device("cuda")).refusal() is None
-    assert "xpu" in (cuda.CudaRecorder(torch.device("xpu")).refusal() or "")

@@ -33,40 +33,8 @@ def made() -> tuple[Any, Placement]:
     return model, Placement(model, optimizer)
 
 
-def equal_parameter(model: Any) -> None:
-    model.inner.weight = nn.Parameter(model.inner.weight.detach().clone())
-
-
-def equal_scale(model: Any) -> None:
-    model.scale = nn.Parameter(torch.ones(1))
-
-
-def equal_counter(model: Any) -> None:
-    model.norm.num_batches_tracked = model.norm.num_batches_tracked.clone()
-
-
-def other_shape(model: Any) -> None:
-    model.mask = torch.ones(5)
-
-
-def no_buffer(model: Any) -> None:
-    model.mask = None
-
-
-def buffer_of_none(model: Any) -> None:
-    model.later = torch.ones(1)
-
-
-def another_parameter(model: Any) -> None:
-    model.register_parameter("added", nn.Parameter(torch.ones(1)))
-
-
-def another_module(model: Any) -> None:
-    model.inner = copy.deepcopy(model.inner)
-
-
-def memory(model: Any) -> None:
-    model.inner.bias.data = model.inner.bias.data.clone()
+def renewed(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.detach().clone())
 
 
 def swapped(model: Any) -> None:
@@ -74,28 +42,41 @@ def swapped(model: Any) -> None:
     weights["weight"], weights["bias"] = weights["bias"], weights["weight"]
 
 
-CHANGES: dict[Callable[[Any], None], str] = {
-    equal_parameter: "inner.weight",
-    equal_scale: "model.scale",
-    equal_counter: "norm.num_batches_tracked",
-    other_shape: "model.mask",
-    no_buffer: "model.mask",
-    buffer_of_none: "model.later",
-    another_parameter: "model.added",
-    another_module: "model.inner",
-    memory: "inner.bias",
-    swapped: "inner.weight",
+CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "an equal parameter": (
+        "inner.weight",
+        lambda m: setattr(m.inner, "weight", renewed(m.inner.weight)),
+    ),
+    "an equal parameter of one element": (
+        "model.scale",
+        lambda m: setattr(m, "scale", renewed(m.scale)),
+    ),
+    "an equal counter": (
+        "norm.num_batches_tracked",
+        lambda m: setattr(m.norm, "num_batches_tracked", m.norm.num_batches_tracked.clone()),
+    ),
+    "another shape": ("model.mask", lambda m: setattr(m, "mask", torch.ones(5))),
+    "no buffer": ("model.mask", lambda m: setattr(m, "mask", None)),
+    "a buffer of None": ("model.later", lambda m: setattr(m, "later", torch.ones(1))),
+    "another parameter": (
+        "model.added",
+        lambda m: m.register_parameter("added", nn.Parameter(torch.ones(1))),
+    ),
+    "another module": ("model.inner", lambda m: setattr(m, "inner", copy.deepcopy(m.inner))),
+    "memory": ("inner.bias", lambda m: setattr(m.inner.bias, "data", m.inner.bias.data.clone())),
+    "two that change places": ("inner.weight", swapped),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_moved_is_noticed_and_named(change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_moved_is_noticed_and_named(what: str) -> None:
+    name, change = CHANGES[what]
     model, placement = made()
     assert placement.moved() is None
     model.inner.weight.data.add_(1)
     assert placement.moved() is None, "written into"
     change(model)
-    assert placement.moved() == CHANGES[change]
+    assert placement.moved() == name
 
 
 class Eager(nn.Linear):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,10 +28,12 @@ from flatout_agent.watch import beat
 from flatout_agent.watch.beat import Beat
 from flatout_agent.watch.loop_record import Step
 from flatout_train import plans
+from flatout_train.step.graph.cuda import CudaRecorder
 from flatout_train.step.graph.rates import Rates
 from flatout_train.step.graph.whole_step import RECORDINGS, WholeStep
 from flatout_train.step.optimizing import fuse
 from train.step.graph.fake import FakeRecorder
+from train.step.loops import same
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WARM = 3
@@ -180,24 +183,21 @@ def test_each_shape_has_its_recording_and_what_is_too_many_runs_eagerly() -> Non
     assert "is none of them" in recorded.whole.reason
 
 
-def test_gradients_belong_to_the_last_step_whichever_recording_ran() -> None:
-    plain, recorded = a_run("sgd"), a_run("sgd")
-    for batch in [batches(1, size)[0] for _ in range(6) for size in (3, 5)] + batches(1, 7):
-        assert recorded(batch) == plain.eagerly(batch)
-        for one, other in zip(recorded.model.parameters(), plain.model.parameters(), strict=True):
-            assert torch.equal(one.grad, other.grad)
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_gradients_stay_readable_in_programs_that_clear_them_between_steps(optimizer: str) -> None:
+@pytest.mark.parametrize("clears", [False, True])
+def test_gradients_belong_to_the_last_step_whichever_recording_ran(
+    optimizer: str, clears: bool
+) -> None:
+    """Also in programs that clear them between steps."""
     plain, recorded = a_run(optimizer), a_run(optimizer)
-    for batch in batches(10):
+    for batch in [batches(1, size)[0] for _ in range(6) for size in (3, 5)] + batches(1, 7):
         for run in (plain, recorded):
-            run.optimizer.zero_grad()
+            if clears:
+                run.optimizer.zero_grad()
         assert recorded(batch) == plain.eagerly(batch)
         for one, other in zip(recorded.model.parameters(), plain.model.parameters(), strict=True):
             assert torch.equal(one.grad, other.grad)
-    assert recorded.fake.replays == 10 - WARM
+    assert recorded.fake.replays == 2 * (6 - WARM)
 
 
 class Scaled(Model):
@@ -267,15 +267,6 @@ def test_batches_that_never_repeat_end_the_search() -> None:
     assert recorded.fake.recordings == 0
 
 
-def test_another_number_in_the_optimizer_is_another_recording() -> None:
-    plain, recorded = a_run(), a_run()
-    for place, batch in enumerate(batches(16)):
-        for run in (plain, recorded):
-            run.optimizer.param_groups[0]["weight_decay"] = 0.0 if place < 8 else 0.5
-        assert recorded(batch) == plain.eagerly(batch)
-    assert recorded.fake.recordings == 2
-
-
 def test_a_rate_that_cannot_be_a_tensor_is_named_when_it_keeps_changing() -> None:
     plain, recorded = a_run("sgd-plain"), a_run("sgd-plain")
     for place, batch in enumerate(batches(66)):
@@ -285,14 +276,29 @@ def test_a_rate_that_cannot_be_a_tensor_is_named_when_it_keeps_changing() -> Non
     assert recorded.whole.reason == "the optimizer's 'lr' changes from step to step"
 
 
-def test_frozen_parameters_and_eval_of_a_part_are_other_recordings() -> None:
+def decays(run: Run, place: int) -> None:
+    run.optimizer.param_groups[0]["weight_decay"] = 0.0 if place < 8 else 0.5
+
+
+def freezes(run: Run, place: int) -> None:
+    run.model.norm.train(place < 7)
+    run.model.inner.requires_grad_(place < 13)
+
+
+def moves(run: Run, place: int) -> None:
+    if place == 6:
+        run.model.outer.weight.data = run.model.outer.weight.data.clone() * 0.5
+
+
+@pytest.mark.parametrize(("change", "recordings"), [(decays, 2), (freezes, 3), (moves, 2)])
+def test_what_the_program_changes_is_another_recording(change: Any, recordings: int) -> None:
+    """A number of the optimizer, frozen parameters, the mode of a part, the place of weights."""
     plain, recorded = a_run("sgd"), a_run("sgd")
     for place, batch in enumerate(batches(20)):
         for run in (plain, recorded):
-            run.model.norm.train(place < 7)
-            run.model.inner.requires_grad_(place < 13)
+            change(run, place)
         assert recorded(batch) == plain.eagerly(batch), place
-    assert recorded.fake.recordings == 3
+    assert recorded.fake.recordings == recordings
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -310,16 +316,6 @@ def test_loading_states_takes_effect_in_the_next_step(optimizer: str) -> None:
                 run.optimizer.load_state_dict(saved[id(run)][1])
                 run.scheduler.load_state_dict(saved[id(run)][2])
         assert recorded(batch) == plain.eagerly(batch), place
-    assert recorded.fake.recordings == 2
-
-
-def test_parameters_that_move_are_recorded_anew() -> None:
-    plain, recorded = a_run(), a_run()
-    for place, batch in enumerate(batches(12)):
-        if place == 6:
-            for run in (plain, recorded):
-                run.model.outer.weight.data = run.model.outer.weight.data.clone() * 0.5
-        assert recorded(batch) == plain.eagerly(batch)
     assert recorded.fake.recordings == 2
 
 
@@ -341,6 +337,8 @@ class Moody(Model):
             inner = inner + self.average
         elif self.what == "random":
             inner = inner * random.random()
+        elif self.what == "numpy":
+            inner = inner * float(np.random.rand())
         elif self.what == "keeps":
             self.seen.append(inner.detach().mean())
         elif self.what == "waits":
@@ -354,6 +352,7 @@ class Moody(Model):
         ("counts", "model.calls"),
         ("rebinds", "model.average"),
         ("random", "Python's random"),
+        ("numpy", "numpy.random"),
         ("keeps", "model.seen"),
         ("waits", "operation not permitted when stream is capturing"),
     ],
@@ -363,9 +362,9 @@ def test_what_a_replay_would_not_do_is_found_and_the_step_stays_eager(
 ) -> None:
     plain, recorded = a_run(of=lambda: Moody(what)), a_run(of=lambda: Moody(what))
     data = batches(12)
-    random.seed(1)
+    random.seed(1), np.random.seed(1)
     expected = [plain.eagerly(batch) for batch in data]
-    random.seed(1)
+    random.seed(1), np.random.seed(1)
     assert [recorded(batch) for batch in data] == expected
     assert reason in recorded.whole.reason
     assert recorded.fake.replays == 0
@@ -381,11 +380,10 @@ class Counting(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                state = self.state[parameter]
-                state["count"] = state.get("count", 0) + 1
-                parameter -= group["lr"] / state["count"] * parameter.grad
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["count"] = state.get("count", 0) + 1
+            parameter -= 0.1 / state["count"] * parameter.grad
 
 
 OPTIMIZERS["counting"] = Counting
@@ -472,27 +470,6 @@ def test_closing_puts_the_optimizer_back() -> None:
     assert recorded.whole.run(batches(1)[0]) is None
 
 
-def test_unfused_optimizers_count_on_the_device_while_steps_are_recorded() -> None:
-    model = Model()
-    optimizer = torch.optim.Adam(model.parameters())
-    squared(model, batches(1)[0]).backward()
-    optimizer.step()
-    state = optimizer.state[model.outer.bias]
-    before = copy.deepcopy(state)
-    rates = Rates(optimizer, CPU)
-    rates.prepare()
-    assert optimizer.param_groups[0]["capturable"] is True
-    with rates.as_tensors():
-        assert isinstance(optimizer.param_groups[0]["lr"], Tensor)
-        optimizer.param_groups[0]["eps"] = 0.5  # the user's own changes stay
-    rates.undo()
-    assert optimizer.param_groups[0]["capturable"] is False
-    assert optimizer.param_groups[0]["lr"] == 1e-3
-    assert optimizer.param_groups[0]["eps"] == 0.5
-    assert state.keys() == before.keys()
-    assert all(torch.equal(state[name], before[name]) for name in before)
-
-
 def test_an_optimizer_that_counts_on_the_cpu_is_named() -> None:
     model = Model()
     optimizer = torch.optim.Adagrad(model.parameters())
@@ -514,23 +491,18 @@ def one_cycle(optimizer: torch.optim.Optimizer) -> Any:
 
 def refused(
     model: nn.Module | None = None,
-    kind: Any = torch.optim.SGD,
+    optimizer: Any = lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
     change: Callable[[Any], Any] = nothing,
     hook: Any = None,
     schedule: Callable[[Any], Any] = nothing,
 ) -> WholeStep:
     model = model or Model()
-    optimizer = (
-        kind(model.parameters())
-        if kind is torch.optim.LBFGS
-        else kind(model.parameters(), momentum=0.9)
-    )
+    made = optimizer(model.parameters())
     change(model)
     if hook is not None:
-        optimizer.register_step_post_hook(hook)
-    return WholeStep(
-        lambda _: {}, model, optimizer, CPU, schedule(optimizer), recorder=FakeRecorder(list)
-    )
+        made.register_step_post_hook(hook)
+    recorder = FakeRecorder(list)
+    return WholeStep(lambda _: {}, model, made, CPU, schedule(made), recorder=recorder)
 
 
 @pytest.mark.parametrize(
@@ -540,7 +512,7 @@ def refused(
         ({"change": lambda m: m.inner.weight.register_hook(nothing)}, "inner.weight has a grad"),
         ({"hook": nothing}, "optimizer's step has a hook"),
         ({"model": nn.Sequential(nn.Embedding(4, 4, sparse=True))}, "sparse gradients"),
-        ({"kind": torch.optim.LBFGS}, "LBFGS decides on the host"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS decides on the host"),
         ({"model": nn.DataParallel(Model())}, "DataParallel exchanges gradients"),
         ({"schedule": one_cycle}, "cycle_momentum=False keeps it constant"),
         ({"change": moved_buffer}, "norm.running_mean is on meta"),
@@ -553,31 +525,22 @@ def test_what_cannot_be_recorded_is_refused_at_once(parts: dict[str, Any], reaso
     assert whole.run(None) is None
 
 
-def of_the_optimizer(run: Run, hook: Any) -> Any:
-    return run.optimizer.register_step_post_hook(hook)
-
-
-def of_every_optimizer(run: Run, hook: Any) -> Any:
-    return register_optimizer_step_post_hook(hook)
-
-
-def of_a_module(run: Run, hook: Any) -> Any:
-    return run.model.inner.register_forward_hook(hook)
-
-
-def of_every_module(run: Run, hook: Any) -> Any:
+def hooked_everywhere(run: Run, hook: Any) -> Any:
     return register_module_forward_hook(lambda module, *_: hook() if module is run.model else None)
 
 
-def of_a_gradient(run: Run, hook: Any) -> Any:
-    return run.model.inner.weight.register_hook(hook)
+REGISTER: dict[str, Callable[[Run, Any], Any]] = {
+    "the optimizer": lambda run, hook: run.optimizer.register_step_post_hook(hook),
+    "every optimizer": lambda run, hook: register_optimizer_step_post_hook(hook),
+    "a module": lambda run, hook: run.model.inner.register_forward_hook(hook),
+    "every module": hooked_everywhere,
+    "a gradient": lambda run, hook: run.model.inner.weight.register_hook(hook),
+}
 
 
-@pytest.mark.parametrize(
-    "register", [of_the_optimizer, of_every_optimizer, of_a_module, of_every_module, of_a_gradient]
-)
+@pytest.mark.parametrize("of", REGISTER)
 def test_hooks_that_come_after_a_recording_are_called_in_each_step(
-    register: Any, request: pytest.FixtureRequest
+    of: str, request: pytest.FixtureRequest
 ) -> None:
     plain, recorded = a_run("sgd"), a_run("sgd")
     begun: list[int] = []
@@ -586,14 +549,14 @@ def test_hooks_that_come_after_a_recording_are_called_in_each_step(
     for place, batch in enumerate(data):
         begun.append(place)
         if place == 8:
-            handle = register(recorded, lambda *_: called.append(begun[-1]))
+            handle = REGISTER[of](recorded, lambda *_: called.append(begun[-1]))
             request.addfinalizer(handle.remove)
         if place == 14:
             handle.remove()
         assert recorded(batch) == plain.eagerly(batch)
         if 8 <= place < 14:
             assert "hook, which a replay would not call" in recorded.whole.note
-    if register is not of_every_optimizer:  # which is called for the plain run's as well
+    if of != "every optimizer":  # which is called for the plain run's as well
         assert called == list(range(8, 14))
     assert set(called) == set(range(8, 14))
     assert recorded.whole.reason == "recorded"
@@ -674,7 +637,7 @@ def test_the_pulse_has_the_loss_of_each_replay(
     assert [step.loss for step in steps[WARM:]] == losses[WARM:]
 
 
-def test_a_checkpoint_of_a_recorded_run_is_that_of_a_plain_one() -> None:
+def test_the_optimizers_own_flags_rates_and_counters_are_in_a_checkpoint_and_come_back() -> None:
     """A saved capturable=True does not load where the parameters are on the CPU."""
     run = a_run("adam-foreach")
     run.eagerly(batches(1)[0])
@@ -688,8 +651,14 @@ def test_a_checkpoint_of_a_recorded_run_is_that_of_a_plain_one() -> None:
     rates.prepare()
     assert run.optimizer.param_groups[0]["capturable"] is True
     assert run.optimizer.state_dict()["param_groups"] == expected
+    before = copy.deepcopy(run.optimizer.state_dict()["state"])
+    with rates.as_tensors():
+        assert isinstance(run.optimizer.param_groups[0]["lr"], Tensor)
+        run.optimizer.param_groups[0]["eps"] = 0.5  # the user's own changes stay
     rates.undo()
-    assert run.optimizer.param_groups[0]["capturable"] is False
+    group = run.optimizer.param_groups[0]
+    assert (group["capturable"], group["lr"], group["eps"]) == (False, 2**-5, 0.5)
+    assert same(run.optimizer.state_dict()["state"], before)
 
 
 def with_hooks_of_torch() -> nn.Module:
@@ -716,6 +685,7 @@ def test_on_the_cpu_nothing_is_recorded() -> None:
     whole = WholeStep(lambda _: {}, model, torch.optim.SGD(model.parameters()), CPU)
     assert whole.run(batches(1)[0]) is None
     assert whole.reason == "the model is on cpu: graphs are recorded on CUDA devices"
+    assert CudaRecorder(CUDA).refusal() is None
 
 
 @dataclass
