@@ -24,13 +24,41 @@ from guarded import cross_entropy, mlp, vectors
 Layer = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def planted(layer: Layer, risk: Risk = Risk.EXACT, moment: Moment = Moment.MODEL) -> Any:
-    """A boost that puts `layer` around the models' calls."""
+def planted(
+    layer: Layer,
+    risk: Risk = Risk.EXACT,
+    moment: Moment = Moment.MODEL,
+    at: nn.Module | None = None,
+    redraws: bool = False,
+) -> Any:
+    """A boost that puts `layer` around the models' calls, or around those of one alone."""
 
     def apply(job: Job, target: Any, params: Any) -> Applied:
-        return Applied(job.wrap_call(target, Depth.PRECISION, layer))
+        own = layer if at is None or target is at else times(1.0)
+        return Applied(job.wrap_call(target, Depth.PRECISION, own))
 
-    return types.SimpleNamespace(BOOST=Boost("0", risk, moment), apply=apply)
+    return types.SimpleNamespace(BOOST=Boost("0", risk, moment, redraws=redraws), apply=apply)
+
+
+def planted_update(change: Callable[[Any], None]) -> Any:
+    """A boost that changes optimizers, as with another learning rate."""
+
+    def apply(job: Job, target: Any, params: Any) -> Applied:
+        own = [dict(group) for group in target.param_groups]
+        change(target)
+
+        def undo() -> None:
+            for group, before in zip(target.param_groups, own, strict=True):
+                group.update(before)
+
+        return Applied(undo)
+
+    return types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.OPTIMIZER), apply=apply)
+
+
+def larger(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= 1.01
 
 
 def alone(value: float, how: str) -> float:

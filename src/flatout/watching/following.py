@@ -200,16 +200,12 @@ class FollowedJob:
             memory_bytes=_whole([rank.memory_bytes for rank in ranks]),
             gpu_memory_bytes=_whole([rank.gpu_memory_bytes for rank in ranks]),
         )
-        return _with_steps(base, trained, self._expected()) if trained else base
+        return _with_steps(base, trained, self.entry.steps_expected) if trained else base
 
     def with_steps(self, sample: JobSample) -> JobSample:
         """The sample with the steps since the last call, of its lowest rank."""
         fresh = [rank.steps.take_fresh(MOST_STEPS_SHOWN) for rank in self.ranks]
         return replace(sample, recent_steps=fresh[0] if fresh else ())
-
-    def _expected(self) -> int | None:
-        told = [rank.ring.header.steps_expected for rank in self.ranks]
-        return self.entry.steps_expected or max(told, default=0) or None
 
     def _state(self, alerts: Sequence[Alert]) -> JobState:
         if self.ended_s is not None:

@@ -100,8 +100,4 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 def _why_not(loader: LoaderFacts) -> str | None:
-    if loader.pin_memory:
-        return "the loader pins its batches already"
-    if loader.batch_on_device:
-        return "the batches come out on the device already"
-    return None
+    return "the loader pins its batches already" if loader.pin_memory else None

@@ -201,8 +201,6 @@ def _why_not(loader: LoaderFacts) -> str | None:
         return f"the loader already has {loader.num_workers} workers"
     if loader.iterable:
         return "an IterableDataset: each worker would yield all of its data"
-    if loader.batch_on_device:
-        return "the batches come out on an accelerator already"
     if loader.batches is not None and loader.batches < FEWEST_BATCHES:
         return f"only {loader.batches} batches: starting workers would not pay"
     if loader.start_method != "fork" and loader.main_guard is None:

@@ -10,6 +10,9 @@ import torch
 from flatout_agent.speedups import nests
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
+MOST_CALLS = 512
+MOST_BYTES = 256 << 20
+"""Limits on the inputs kept of an evaluation."""
 ENOUGH_ROWS = 64
 """An evaluation with fewer rows is supplemented by an earlier one."""
 
@@ -55,8 +58,8 @@ class Pool:
     When full, every other call is dropped, and from then on only every other one is taken.
     """
 
-    most_calls: int
-    most_bytes: int
+    most_calls: int = MOST_CALLS
+    most_bytes: int = MOST_BYTES
     kept: list[tuple[SeenCall, int]] = field(default_factory=list)
     offered: int = 0
     stride: int = 1
@@ -92,21 +95,12 @@ class Pool:
 class SeenModel:
     """The calls of one root model: those of its last evaluation, of one before, and of training."""
 
-    most_calls: int
-    most_bytes: int
-    training: Pool = field(init=False)
-    evaluation: Pool = field(init=False)
+    training: Pool = field(default_factory=lambda: Pool(MOST_CALLS // 8, MOST_BYTES // 4))
+    evaluation: Pool = field(default_factory=Pool)
     earlier: Pool | None = None
     """The latest earlier evaluation with enough rows, else the one with most."""
     new_pass: bool = False
     """Whether the model has been trained since its last call in evaluation."""
-
-    def __post_init__(self) -> None:
-        self.training = Pool(max(8, self.most_calls // 8), self.most_bytes // 4)
-        self.evaluation = self._pool()
-
-    def _pool(self) -> Pool:
-        return Pool(self.most_calls, self.most_bytes)
 
     def pool(self, evaluation: bool) -> Pool:
         """Where a call that begins now belongs."""
@@ -117,7 +111,7 @@ class SeenModel:
             last, before = self.evaluation, self.earlier
             if before is None or last.kept_rows >= min(ENOUGH_ROWS, before.kept_rows):
                 self.earlier = last
-            self.evaluation = self._pool()
+            self.evaluation = Pool()
         self.new_pass = False
         return self.evaluation
 

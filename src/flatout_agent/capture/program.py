@@ -64,8 +64,7 @@ def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) ->
             return ModelProgram(done.exported, done.dims, done.batch_dynamic, usable, tuple(notes))
         notes.append(done)
     if error is not None:
-        shapes = _shapes(flat, nothing)
-        raise refusal.of_export(error, tuple(refusal.drafted(flat, samples[0], shapes)))
+        raise refusal.of_export(error)
     raise refusal.CannotCapture(
         f"what torch.export makes of it does not compute the same: {notes[-1]}",
         "report it with the model: the exported program is wrong",

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import linecache
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any
-
-import torch
 
 from flatout_agent import wire
-from flatout_agent.attach.replacing import replaced
 from flatout_agent.watch import places
 
 GENERATION = (
@@ -51,26 +43,24 @@ class CannotCapture(Exception):  # noqa: N818  # an answer
         return wire.ExportRefused(self.reason, self.cure, self.where)
 
 
-def of_export(error: Exception, others: tuple[str, ...] = ()) -> CannotCapture:
-    """The refusal for torch.export's error. others: further places that its draft report names."""
+def of_export(error: Exception) -> CannotCapture:
+    """The refusal for torch.export's error."""
     place = innermost(error.__traceback__)
     code = source(place)
     said = f"{place}: {code}" if place and code else place or ""
     text = str(error)
-    where = tuple(dict.fromkeys([*([place] if place else []), *others]))
-    also = [other for other in where if other != place]
-    more = f"; the same holds at {', '.join(also)}" if also else ""
+    where = (place,) if place else ()
     found = _CAUSE.search(text)
     if found is not None and found[1] == "guard on":
         reason = (
             f"forward decides by a value that it computes ({said}): torch.export follows one path "
-            f"through the program and cannot keep such a decision{more}"
+            f"through the program and cannot keep such a decision"
         )
         return CannotCapture(reason, ONE_PATH, where)
     if found is not None:
         reason = (
             f"forward takes a number out of a tensor and computes with it in Python ({said}): "
-            f"the exported program would keep the number of one input for all{more}"
+            f"the exported program would keep the number of one input for all"
         )
         return CannotCapture(reason, NUMBER_TAKEN, where)
     if any("pack" in line for line in (code, text)) and "packed" in f"{code}{text}".lower():
@@ -138,58 +128,3 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
     while trace is not None:
         yield trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
-
-
-def drafted(flat: torch.nn.Module, sample: tuple[torch.Tensor, ...], shapes: object) -> list[str]:
-    """All places where a value decides, from torch.export's own draft report."""
-    draft_export: Any = torch.export.draft_export
-    try:
-        with _own_log_folder():
-            draft = draft_export(flat, sample, dynamic_shapes=shapes, strict=False)
-        failures = draft._report.failures
-        stacks = [f.data["user_stack"] for f in failures if "DATA" in f.failure_type.name]
-        found = [place for stack in stacks if (place := _stack_place(stack)) is not None]
-    except Exception:  # without a report, only the further places are missing
-        return []
-    return list(dict.fromkeys(found))
-
-
-@contextlib.contextmanager
-def _own_log_folder() -> Iterator[None]:
-    """Put the draft's log where it is removed again, not among the user's temporary files."""
-    from torch._logging._internal import DTRACE_ENV_VAR
-
-    handler: Any = importlib.import_module("torch.export._draft_export").CaptureStructuredTrace
-    ends, made = handler.__exit__, []
-
-    def ended(log: Any, *error: Any) -> Any:
-        made.append(log)
-        return ends(log, *error)
-
-    before = os.environ.get(DTRACE_ENV_VAR)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ[DTRACE_ENV_VAR] = folder
-        restore = replaced(handler, "__exit__", ended)
-        try:
-            yield
-        finally:
-            restore()
-            for log in made:
-                log.close()  # torch leaves its file open
-            del os.environ[DTRACE_ENV_VAR]
-            if before is not None:
-                os.environ[DTRACE_ENV_VAR] = before
-
-
-def _stack_place(stack: list[dict[str, Any]]) -> str | None:
-    """file:line of the innermost frame of the user's code; torch numbers the files that
-    it names.
-    """
-    from torch._logging.structured import INTERN_TABLE
-
-    files = {number: file for file, number in INTERN_TABLE.items()}
-    for frame in reversed(stack):
-        file = files.get(frame["filename"], str(frame["filename"]))
-        if places.is_own(file):
-            return f"{places.display(file)}:{frame['line']}"
-    return None

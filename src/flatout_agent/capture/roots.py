@@ -104,8 +104,7 @@ class Roots:
         asked = bool(wanted) and (wanted in names or wanted == type(model).__name__)
         if not (trains or related or asked or not self._trained):
             return None
-        seen = SeenModel(self._orders.most_calls, self._orders.most_bytes)
-        root = self._roots[id(model)] = Root(model, seen, names)
+        root = self._roots[id(model)] = Root(model, SeenModel(), names)
         self._make_room(root)
         return root
 

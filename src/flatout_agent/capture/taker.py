@@ -21,7 +21,7 @@ from torch import nn
 
 from flatout_agent import wire
 from flatout_agent.attach.replacing import replaced
-from flatout_agent.capture.calls import SeenCall, copied, size_bytes
+from flatout_agent.capture.calls import Pool, SeenCall, copied, size_bytes
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_agent.capture.roots import Root, Roots
 from flatout_agent.job import Job
@@ -181,7 +181,7 @@ class Taker:
             seen = root.seen
             for call in seen.evaluation.calls:
                 seen.training.add(call, size_bytes((call.args, call.kwargs)))
-            seen.evaluation = seen._pool()
+            seen.evaluation = Pool()
             self.roots.of(root.model, trains=True)
 
     def _check_name(self) -> None:

@@ -39,7 +39,7 @@ def install(
 
     def tell(path: str) -> None:
         try:
-            report(wire.Redirected(path, "scratch"))
+            report(wire.Redirected(path))
         except Exception:  # a report that fails is no reason for the program to fail
             return
 

@@ -136,7 +136,7 @@ class Pulse:
         self._map.close()
 
     def _write_header(self) -> None:
-        layout.HEADER.pack_into(self._map, 0, *self._header._replace(last_sequence=self.sequence))
+        layout.HEADER.pack_into(self._map, 0, *self._header)
 
 
 def _created(folder: str, pid: int) -> tuple[str, int]:
@@ -164,14 +164,11 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
         pid=pid,
         start_ticks=start_ticks(),
         rank=max(0, rank),
-        local_rank=max(0, _local_rank(rank)),
         world_size=max(1, size),
         flags=0,
         dump_signal=dump_signal,
         pid_namespace=pid_namespace(),
         began_s=time.perf_counter(),
-        last_sequence=0,
-        steps_expected=0,
         device=b"",
         loader_workers=-1,
         largest_save_bytes=0,
@@ -183,13 +180,6 @@ def _rank_and_size() -> tuple[int, int]:
     if wire.RANK_ENV in os.environ:
         return _number(wire.RANK_ENV), _number(wire.SIZE_ENV)
     return _number("RANK"), _number("WORLD_SIZE")
-
-
-def _local_rank(rank: int) -> int:
-    """The rank among those of this machine."""
-    if wire.LOCAL_RANK_ENV in os.environ:
-        return _number(wire.LOCAL_RANK_ENV)
-    return rank if wire.RANK_ENV in os.environ else _number("LOCAL_RANK")
 
 
 def _number(variable: str) -> int:

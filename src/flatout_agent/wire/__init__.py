@@ -63,7 +63,6 @@ from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
 from flatout_agent.wire.profile import UpdateSeen as UpdateSeen
-from flatout_agent.wire.ranks import LOCAL_RANK_ENV as LOCAL_RANK_ENV
 from flatout_agent.wire.ranks import LOCAL_SIZE_ENV as LOCAL_SIZE_ENV
 from flatout_agent.wire.ranks import LOST_EXIT as LOST_EXIT
 from flatout_agent.wire.ranks import OWN_DDP as OWN_DDP
@@ -159,8 +158,6 @@ class LoaderFacts:
     main_guard: bool | None
     """Whether the main script has `if __name__ == "__main__"`, or None if it is not a script
     file."""
-    batch_on_device: bool = False
-    """Whether batches are already on an accelerator."""
     read_singly: str = "it is not known whether they are rows in memory"
     """Why the samples of a batch cannot be read together; empty if they can."""
 
@@ -356,7 +353,6 @@ class Redirected:
     """Something the program tried to save in a trial."""
 
     path: str
-    how: Literal["scratch", "dropped"]
     kind: str = "redirected"
 
 

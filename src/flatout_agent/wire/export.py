@@ -21,9 +21,6 @@ class ExportOrders:
     """End each epoch after this many steps, and the program once an evaluation has been seen. None
     to let it run to its end.
     """
-    most_calls: int = 512
-    most_bytes: int = 256 << 20
-    """Limits on the inputs kept of an evaluation."""
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,6 @@ class HostSeen:
     """
     gc_s: float = 0.0
     """Seconds per step in Python's garbage collector, which no stack includes."""
-    cost_s: float = 0.0
-    """Seconds per step that the sampling thread spent, including waits for the interpreter."""
     queued_s: float | None = None
     """Seconds per step in which the training thread could have run but no core was free, or None if
     unknown."""

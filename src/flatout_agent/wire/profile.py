@@ -19,8 +19,6 @@ class ProfileOrders:
     """Seconds to wait before looking for steady state."""
     steps: int = 6
     """Steps recorded for their times, without stacks."""
-    detail_steps: int = 2
-    """Steps recorded afterwards with stacks, shapes and memory, for lines and not for times."""
     stop: bool = False
     """End the program once the window is recorded; otherwise it goes on unwatched."""
     warmup_max_s: float = 60.0

@@ -16,14 +16,14 @@ import struct
 from typing import NamedTuple
 
 MAGIC = b"FLATOUT\x01"
-PULSE_VERSION = 1
+PULSE_VERSION = 2
 PULSE_BYTES = 65536
 HEADER_BYTES = 1536
 SLOT_BYTES = 64
 SLOTS = (PULSE_BYTES - HEADER_BYTES) // SLOT_BYTES
 SUFFIX = ".ring"
 
-HEADER = struct.Struct("<8sIIIIQiiiIIIdQQ8siQ")
+HEADER = struct.Struct("<8sIIIIQiiIIId8siQ")
 SLOT = struct.Struct("<QQdfffIIHHffQ")
 
 LOSS_READ = 1
@@ -56,7 +56,6 @@ class PulseHeader(NamedTuple):
     start_ticks: int
     """The process's start as given by the system (/proc/<pid>/stat, field 22), or 0 if unknown."""
     rank: int
-    local_rank: int
     world_size: int
     flags: int
     dump_signal: int
@@ -65,11 +64,6 @@ class PulseHeader(NamedTuple):
     """Inode of the writer's pid namespace, where alone its pid is valid, or 0 if unknown."""
     began_s: float
     """When the ring was made."""
-    last_sequence: int
-    """Sequence number of the last slot written; if a reader finds a later slot, the slot is
-    right."""
-    steps_expected: int
-    """Steps of the whole run, or 0 if unknown."""
     device: bytes
     """Type of the device that trains, padded with zero bytes: cpu, cuda, xpu, mps."""
     loader_workers: int

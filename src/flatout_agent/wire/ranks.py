@@ -8,9 +8,8 @@ RANK_ENV = "FLATOUT_RANK"
 SIZE_ENV = "FLATOUT_RANKS"
 """Variables set in each rank's program. They are not RANK and WORLD_SIZE, since a script that finds
 those starts DDP."""
-LOCAL_RANK_ENV = "FLATOUT_LOCAL_RANK"
 LOCAL_SIZE_ENV = "FLATOUT_LOCAL_RANKS"
-"""The rank among those of this machine, if there are several machines."""
+"""The ranks of this machine, if there are several machines."""
 REFUSED_EXIT = 78
 """Exit code of a rank that has refused to train: see `RanksRefused`."""
 SAVED_EXIT = 75

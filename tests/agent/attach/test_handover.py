@@ -309,55 +309,6 @@ def test_by_the_boost_itself(kind: str, broken: int | None, leave: Any, plan: li
         assert not children()
 
 
-def paired(first: Any, second: Any, between: Callable[[], None]) -> list[Any]:
-    """Three epochs of two shuffled loaders side by side."""
-    torch.manual_seed(3)
-    seen: list[Any] = []
-    for _ in range(3):
-        for one, other in zip(first, second, strict=False):
-            between()
-            seen.append((one.tolist(), other.tolist(), torch.rand(1).item()))
-    return [*seen, torch.get_rng_state().tolist()]
-
-
-@pytest.mark.slow
-@few
-@given(plan=st.lists(st.sampled_from([None, None, None, False, 1, 2]), max_size=18))
-def test_two_loaders_side_by_side(plan: list[Any]) -> None:
-    expected = paired(*(loader_of("shuffle", None) for _ in range(2)), lambda: None)
-    with agent() as (_, booster):
-        loaders = [loader_of("shuffle", None) for _ in range(2)]
-        assert paired(*loaders, by_booster(booster, plan)) == expected
-        booster.off("loader-workers")
-        assert not children()
-
-
-def nested(loader: Any, between: Callable[[], None]) -> list[Any]:
-    """The same loader again inside of its own epoch."""
-    torch.manual_seed(3)
-    seen: list[Any] = []
-    for number, outer in enumerate(loader):
-        between()
-        seen.append(outer.tolist())
-        if number in (1, 4):
-            for inner in loader:
-                between()
-                seen.append(inner.tolist())
-    return [*seen, torch.get_rng_state().tolist()]
-
-
-@pytest.mark.thorough
-@few
-@given(plan=st.lists(st.sampled_from([None, None, None, False, 1, 2]), max_size=22))
-def test_an_epoch_inside_of_an_epoch(plan: list[Any]) -> None:
-    expected = nested(loader_of("shuffle", None), lambda: None)
-    with agent() as (_, booster):
-        loader = loader_of("shuffle", None)
-        assert nested(loader, by_booster(booster, plan)) == expected
-        booster.off("loader-workers")
-        assert not children()
-
-
 def test_a_stream_is_never_switched() -> None:
     loader: DataLoader[Any] = DataLoader(Stream(), batch_size=2)
     torch.manual_seed(0)

@@ -33,8 +33,6 @@ class Branches(One):
     def forward(self, x):
         if x.sum() > 0:
             x = self.layer(x)
-        if x.mean() > 5:
-            x = x * 2
         return self.layer(x)
 
 

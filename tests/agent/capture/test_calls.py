@@ -48,7 +48,7 @@ def evaluate(seen: SeenModel, number: int, calls: int, rows: int = 32) -> None:
 
 
 def test_the_last_evaluation() -> None:
-    seen = SeenModel(100, 1 << 20)
+    seen = SeenModel()
     for number in (1, 2, 3):
         seen.pool(evaluation=False).wants()
         evaluate(seen, number, 4)
@@ -57,7 +57,7 @@ def test_the_last_evaluation() -> None:
 
 
 def test_a_look_at_one_sample_does_not_replace_the_evaluation() -> None:
-    seen = SeenModel(100, 1 << 20)
+    seen = SeenModel()
     evaluate(seen, 1, 4)
     seen.pool(evaluation=False)
     evaluate(seen, 2, 1, rows=1)

@@ -86,15 +86,6 @@ def test_refused_with_the_line(
     assert not (tmp_path / "capture.json").exists()
 
 
-def test_each_branch_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotCapture) as refused:
-        taken(models.Branches(), [call(X)], tmp_path)
-    second = line(models.Branches, "if x.mean() > 5")
-    assert len(refused.value.where) == 2
-    assert refused.value.where[1].endswith(second)
-    assert second in refused.value.reason
-
-
 @pytest.mark.parametrize(
     ("model", "given", "says"),
     [

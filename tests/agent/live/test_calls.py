@@ -79,38 +79,84 @@ def labels_loss(labels: torch.Tensor) -> Any:
     return lambda output: cross_entropy(output, labels)
 
 
-@pytest.mark.parametrize("make", [mlp, nn.Sequential], ids=["mlp", "none"])
-def test_mlp(make):
-    x, y = vectors()
-    model = mlp() if make is mlp else nn.Sequential(nn.Linear(20, 10))
-    assert_repeats(model, record(model, labels_loss(y), x))
+def called(model: nn.Module, data: Any = vectors) -> calls.RecordedCall:
+    x, y = data()
+    return record(model, labels_loss(y), x)
 
 
-def test_running_means_of_batch_norm_stay():
-    (x, y), model = images(), conv()
-    assert_repeats(model, record(model, labels_loss(y), x))
-    assert int(model[1].num_batches_tracked) == 1
+@dataclasses.dataclass
+class Out:
+    logits: torch.Tensor
+    extra: dict[str, torch.Tensor]
 
 
-def test_lstm_that_is_given_its_state():
-    lstm = nn.LSTM(8, 16, batch_first=True)
-    state = (torch.randn(1, 4, 16), torch.randn(1, 4, 16))
-    assert_repeats(lstm, record(lstm, lambda o: o[0].square().mean() + o[1][1].mean(),
-                                torch.randn(4, 6, 8), state))  # fmt: skip
-
-
-def test_lstm_that_keeps_its_state():
+def with_a_kept_state() -> Any:
     model = Tagger(keeps=True)
     for _ in range(3):
         model.zero_grad()
-        x, y = words()
-        recorded = record(model, labels_loss(y), x)
-    assert_repeats(model, recorded)
+        recorded = called(model, words)
+    return model, recorded
+
+
+def into_a_dataclass() -> Any:
+    def compute(model: Any, x: torch.Tensor, *, scale: float) -> Out:
+        found = model.body(x).relu()
+        return Out(model.head(found) * scale, {"kept": found.detach()})
+
+    (x, y), model = vectors(), Made(compute, body=nn.Linear(20, 16), head=nn.Linear(16, 10))
+    return model, record(model, lambda o: cross_entropy(o.logits, y), x, scale=2.0)
+
+
+def weights_used_twice_under_autocast() -> Any:
+    """What comes back at a weight that is remembered as cast is added up in 16 bits."""
+    linear = nn.Linear(20, 20)
+    model = nn.Sequential(linear, nn.Tanh(), linear)
+    with torch.autocast("cpu", torch.bfloat16):
+        return model, called(model)
+
+
+def outputs_written_to() -> Any:
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        output.mul_(2.0).add_(1.0)
+        return output.square().mean()
+
+    model = mlp()
+    return model, record(model, loss, vectors()[0])
+
+
+def with_torchs_own_hooks() -> Any:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(20, 10)))
+    assert calls.not_repeatable(model) is None
+    return model, called(model)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_a_kept_state, into_a_dataclass, weights_used_twice_under_autocast, outputs_written_to,
+        with_torchs_own_hooks,
+    ],
+)  # fmt: skip
+def test_a_call_repeats_to_the_last_bit(make):
+    assert_repeats(*make())
+
+
+def test_autocast_that_is_open_only_where_the_call_is_made_again():
+    model = mlp()
+    recorded = called(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_repeats(model, recorded)
+
+
+def test_running_means_of_batch_norm_stay():
+    model = conv()
+    assert_repeats(model, called(model, images))
+    assert int(model[1].num_batches_tracked) == 1
 
 
 def test_dropout_draws_the_same_masks_and_other_ones_when_asked():
-    (x, y), model = words(), Attending(dropout=0.3)
-    recorded = record(model, labels_loss(y), x)
+    model = Attending(dropout=0.3)
+    recorded = called(model, words)
     made = assert_repeats(model, recorded)
     assert recorded.drew
     before = everything(model)
@@ -118,11 +164,6 @@ def test_dropout_draws_the_same_masks_and_other_ones_when_asked():
     assert differences(before, everything(model)) == []
     assert not torch.equal(made.outputs[0], other.outputs[0])
     assert torch.equal(other.outputs[0], calls.again(recorded, 7919).outputs[0])
-
-
-def test_a_model_that_draws_nothing():
-    (x, y), model = vectors(), mlp()
-    assert not record(model, labels_loss(y), x).drew
 
 
 @pytest.mark.parametrize("draws", [True, False])
@@ -137,8 +178,8 @@ def test_random_numbers_of_an_accelerator_are_noticed_whatever_draws_them(monkey
                 return x
             return x * (torch.rand(len(x), 1, generator=generator) > 0.3) / 0.7
 
-    (x, y), model = vectors(), nn.Sequential(mlp(), DropPath())
-    recorded = record(model, labels_loss(y), x)
+    model = nn.Sequential(mlp(), DropPath())
+    recorded = called(model)
     assert recorded.drew is draws
     assert_repeats(model, recorded)
 
@@ -171,20 +212,6 @@ def test_outputs_that_come_from_each_other_and_are_all_used():
     made = repeat(model, recorded)
     for name, gradient in zip(made.names, made.gradients, strict=True):
         torch.testing.assert_close(gradient, model.get_parameter(name).grad)
-
-
-def test_outputs_in_a_dataclass():
-    @dataclasses.dataclass
-    class Out:
-        logits: torch.Tensor
-        extra: dict[str, torch.Tensor]
-
-    def compute(model: Any, x: torch.Tensor, *, scale: float) -> Out:
-        found = model.body(x).relu()
-        return Out(model.head(found) * scale, {"kept": found.detach()})
-
-    (x, y), model = vectors(), Made(compute, body=nn.Linear(20, 16), head=nn.Linear(16, 10))
-    assert_repeats(model, record(model, lambda o: cross_entropy(o.logits, y), x, scale=2.0))
 
 
 def test_several_outputs_of_which_one_is_not_used():
@@ -229,34 +256,21 @@ def test_the_programs_own_autocast(inside):
     assert recorded.outputs[0].dtype == torch.bfloat16
 
 
-def test_autocast_that_is_open_only_where_the_call_is_made_again():
-    (x, y), model = vectors(), mlp()
-    recorded = record(model, labels_loss(y), x)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert_repeats(model, recorded)
-
-
 def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
-    (x, y), model = vectors(), mlp()
+    model = mlp()
     with torch.autocast("cpu", torch.bfloat16):
-        recorded = record(model, labels_loss(y), x)
+        recorded = called(model)
         written = calls.again(recorded)
         own = guard.noise_floor(recorded, written, None, False, rounds=True)
-        assert torch.equal(model(x), recorded.outputs[0]), "nor does the program find them there"
+        assert torch.equal(model(*recorded.args), recorded.outputs[0]), (
+            "nor does the program find them there"
+        )
         with guard._weights_off(model, guard.HALF):  # the program's are remembered by now
             off = calls.again(recorded)
     assert guard.distance(off.gradients, written.gradients)[0] > 1e-4
     assert own.reordered > guard.LEAST_REORDERED
     assert own.rounding is not None
     assert own.rounding.gradients > 1e-4
-
-
-def test_weights_used_twice_under_autocast_have_the_programs_very_gradients():
-    """What comes back at a weight that is remembered as cast is added up in 16 bits."""
-    (x, y), linear = vectors(), nn.Linear(20, 20)
-    model = nn.Sequential(linear, nn.Tanh(), linear)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert_repeats(model, record(model, labels_loss(y), x))
 
 
 @pytest.mark.parametrize("cache", [True, False])
@@ -291,16 +305,16 @@ def test_gradient_accumulation_is_left_alone():
 
 
 def test_tied_weights():
-    (x, y), model = words(), nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50, bias=False))
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50, bias=False))
     model[1].weight = model[0].weight
-    made = assert_repeats(model, record(model, labels_loss(y), x))
+    made = assert_repeats(model, called(model, words))
     assert made.names == ["0.weight"]
 
 
 def test_frozen_parts():
-    (x, y), model = vectors(), mlp()
+    model = mlp()
     model[0].requires_grad_(False)
-    made = assert_repeats(model, record(model, labels_loss(y), x))
+    made = assert_repeats(model, called(model))
     assert "0.weight" not in made.names
 
 
@@ -371,9 +385,9 @@ def test_weights_that_the_forward_pass_sets_are_those_of_the_call(way):
 
 
 def test_weights_that_were_stepped_are_refused():
-    (x, y), model = vectors(), mlp()
+    model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    recorded = record(model, labels_loss(y), x)
+    recorded = called(model)
     assert recorded.refusal is None
     optimizer.step()
     assert recorded.refusal == "its weights are written to before its backward pass"
@@ -384,15 +398,6 @@ def test_gradients_that_overflow_are_refused():
     (x, y), model = vectors(), mlp()
     recorded = record(model, lambda o: cross_entropy(o, y) * float("inf"), x)
     assert recorded.refusal == "its gradients are not finite as written"
-
-
-def test_outputs_that_are_written_to():
-    def loss(output: torch.Tensor) -> torch.Tensor:
-        output.mul_(2.0).add_(1.0)
-        return output.square().mean()
-
-    (x, _), model = vectors(), mlp()
-    assert_repeats(model, record(model, loss, x))
 
 
 def test_two_backward_passes_through_one_graph():
@@ -410,17 +415,6 @@ def test_two_backward_passes_through_one_graph():
     (cross_entropy(output, y) + output.square().mean()).backward()
     for gradient, parameter in zip(made.gradients, model.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad)
-
-
-def test_what_a_call_gave_is_kept_only_where_it_is_asked_for():
-    (x, y), model = vectors(), mlp()
-    recorded = calls.begin(model, (x,), {})
-    output = model(x)
-    calls.finish(recorded, output, values=False)
-    cross_entropy(output, y).backward()
-    assert recorded.outputs == []
-    made = calls.again(recorded)
-    assert all(map(torch.equal, made.gradients, [p.grad for p in model.parameters()]))
 
 
 def test_gradients_of_gradients_are_compared_too():
@@ -494,9 +488,8 @@ def test_numbers_of_numpy_and_fixed_arrays_stay_as_they_are():
 def test_what_a_model_notes_on_itself_is_as_it_was():
     model = Notes()
     for _ in range(3):
-        x, y = vectors()
         model.zero_grad()
-        recorded = record(model, labels_loss(y), x)
+        recorded = called(model)
 
     def noted() -> Any:
         return (model.calls, list(model.seen), list(model.last), str(model.by_name),
@@ -510,8 +503,8 @@ def test_what_a_model_notes_on_itself_is_as_it_was():
 
 
 def test_what_others_put_on_the_model_after_the_call_stays_there():
-    (x, y), model = vectors(), Notes()
-    recorded = record(model, labels_loss(y), x)
+    model = Notes()
+    recorded = called(model)
     own = model.linear.forward
     model.linear.forward = lambda x: own(x) * 2.0  # as a boost might
     boosted = calls.again(recorded)
@@ -519,35 +512,10 @@ def test_what_others_put_on_the_model_after_the_call_stays_there():
     del model.linear.forward
     assert torch.equal(calls.again(recorded).outputs[0], recorded.outputs[0])
     model.linear.forward = lambda x: own(x) * 2.0
-    recorded = record(model, labels_loss(y), x)
+    recorded = called(model)
     del model.linear.forward
     assert not torch.equal(calls.again(recorded).outputs[0], recorded.outputs[0])
     assert "forward" not in vars(model.linear)
-
-
-def test_evaluation_mode_with_parts_that_train():
-    (x, y), model = images(), conv()
-    model.eval()
-    model[1].train()
-    assert_repeats(model, record(model, labels_loss(y), x))
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        return gradient * 2 + 0 * x
-
-
-def test_a_function_with_its_own_backward():
-    (x, y) = vectors()
-    model = Made(lambda model, x: Scaled.apply(model.linear(x)), linear=nn.Linear(20, 10))
-    assert_repeats(model, record(model, labels_loss(y), x))
 
 
 class Replayed(torch.autograd.Function):
@@ -569,9 +537,9 @@ class Replayed(torch.autograd.Function):
 
 def test_gradients_of_a_replay_are_not_written_over_by_the_next(monkeypatch):
     monkeypatch.setattr(calls, "ACCELERATORS", ("cpu",))
-    (x, y), weight = vectors(), nn.Parameter(torch.randn(10, 20) / 5)
+    weight = nn.Parameter(torch.randn(10, 20) / 5)
     model = Made(lambda model, x: Replayed.apply(x, model.weight), weight=weight)
-    recorded = record(model, labels_loss(y), x)
+    recorded = called(model)
     written = calls.again(recorded)
     before = [gradient.clone() for gradient in written.gradients]
     with guard._weights_off(model, 0.1):
@@ -581,11 +549,11 @@ def test_gradients_of_a_replay_are_not_written_over_by_the_next(monkeypatch):
 
 
 def test_a_later_backward_pass_still_finds_what_it_saved():
-    (x, y), model = images(), conv()
+    x, model = images()[0], conv()
     before = calls.begin(model, (x,), {})
     held = model(x)
     calls.finish(before, held)
-    recorded = record(model, labels_loss(y), x)
+    recorded = called(model, images)
     assert_repeats(model, recorded)
     guard.noise_floor(recorded, calls.again(recorded), None, True, True)
     held.sum().backward()  # raises where a saved tensor has been written to
@@ -620,7 +588,7 @@ def test_hooks_of_the_program_are_not_called_again(how):
         handle = getattr(model[2], name)(hook)
     try:
         assert calls.not_repeatable(model) is None
-        recorded = record(model, labels_loss(y), x)
+        recorded = called(model)
         count = len(seen)
         assert count == (6 if how == "everywhere" else 1)
         assert_repeats(model, recorded)
@@ -633,9 +601,9 @@ def test_hooks_of_the_program_are_not_called_again(how):
 
 
 def test_a_hook_that_changes_what_comes_out_makes_a_call_another():
-    (x, y), model = vectors(), mlp()
+    model = mlp()
     model[2].register_forward_hook(lambda module, args, output: output * 1.5)
-    assert guard.reference(record(model, labels_loss(y), x)) is None
+    assert guard.reference(called(model)) is None
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its own
@@ -713,14 +681,13 @@ def test_a_repetition_sends_nothing_to_other_ranks(inside, monkeypatch):
     monkeypatch.setattr(
         DistributedDataParallel, "_sync_buffers", lambda ddp: (sent.append(ddp), send(ddp))[1]
     )
-    x, y = vectors()
     ddp = DistributedDataParallel(
         nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
     )
     model = nn.Sequential(ddp) if inside else ddp
     for _ in range(2):  # the second call puts the gradients into buckets anew
         model.zero_grad()
-        recorded = record(model, labels_loss(y), x)
+        recorded = called(model)
     assert len(sent) == 2, "in the program's own calls"
     assert_repeats(model, recorded)
     assert len(sent) == 2
@@ -803,17 +770,6 @@ def test_many_features_are_not_compared_but_must_not_be_used():
         calls.again(recorded)
 
 
-def test_an_error_of_ours_in_the_backward_pass_is_not_the_programs(monkeypatch):
-    def fails(gradient: torch.Tensor) -> torch.Tensor:
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr(calls, "_sample", fails)
-    (x, _), (model, _) = vectors(), hooked_features(12, 11)
-    recorded = record(model, lambda output: output.sum(), x)
-    assert recorded.refusal == "its gradients cannot be kept: OutOfMemoryError"
-    assert model[0][0].weight.grad is not None
-
-
 def test_many_kept_activations_must_not_be_used_either():
     def keeps(model: Any, x: torch.Tensor) -> torch.Tensor:
         model.kept = []
@@ -828,13 +784,6 @@ def test_many_kept_activations_must_not_be_used_either():
     recorded = record(model, lambda output: output.sum() + model.kept[1].square().sum(), x)
     with pytest.raises(calls.OtherOutputsError, match="the loss uses one of many tensors"):
         calls.again(recorded)
-
-
-def test_torchs_own_hooks_are_no_hindrance():
-    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(20, 10)))
-    assert calls.not_repeatable(model) is None
-    x, y = vectors()
-    assert_repeats(model, record(model, labels_loss(y), x))
 
 
 def test_a_call_that_gives_other_outputs_cannot_be_compared():

@@ -17,11 +17,9 @@ from torch.utils.checkpoint import checkpoint
 import forked
 from agent_paths import INJECT
 from flatout_agent import wire
-from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import fp16_autocast
 from flatout_agent.boosts import load as load_real
-from flatout_agent.job import Job
 from flatout_agent.live import calls, checks, guard, headroom, recorded_calls, updates
 from flatout_agent.live.guard import NOT_COMPARED
 from flatout_agent.live.judge import OURS, Judge
@@ -258,14 +256,8 @@ def gan_step(run: Program, generator: nn.Module, judge: nn.Module) -> None:
 def test_every_model_of_a_gan_is_compared(program, wrong):
     judge = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
-    at = {"generator": generator, "judge": judge}.get(wrong)
-
-    def apply(job: Job, target: Any, params: Any) -> Applied:
-        factor = 1.05 if target is at else 1.0
-        return Applied(job.wrap_call(target, Depth.PRECISION, times(factor)))
-
-    module = types.SimpleNamespace(BOOST=Boost("0", Risk.ROUNDING, Moment.MODEL), apply=apply)
-    run = program(judge, boost=module)
+    at = {"generator": generator, "judge": judge}.get(wrong, nn.Identity())
+    run = program(judge, boost=planted(times(1.05), Risk.ROUNDING, at=at))
     run.watch(generator)
     run.optimizers.append(torch.optim.SGD(generator.parameters(), 0.01))
     verdict = run.check("boost", lambda: gan_step(run, generator, judge))
@@ -553,21 +545,6 @@ def bare(folder: Path, steps: int, text: str = BARE) -> str:
     return done.stdout
 
 
-def steps(folder: Path) -> int:
-    """How many steps the program took that ended by a condition."""
-    return int((folder / "steps").read_text())
-
-
-def checkpointed(text: str) -> str:
-    """The program with its layers computed again in the backward pass, where torch stops the
-    second computation by an exception."""
-    layers = "torch.nn.Sequential(torch.nn.LayerNorm(20), torch.nn.Linear(20, 10))"
-    called = "torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False)"
-    text = text.replace("class Model", "import torch.utils.checkpoint\nclass Model")
-    text = text.replace("torch.nn.Linear(20, 10)", layers)
-    return text.replace("return self.body(x)", f"return {called}")
-
-
 WATCH = """
 import gc
 from flatout_agent.live.run import LiveWatch
@@ -578,41 +555,24 @@ def fault(output): return output * (1.0 if watch.story is not None else 1.5)
 """
 
 
-def until(condition: str) -> str:
-    """The loop, ended some steps after the condition came true: how many steps the decisions take
-    depends on the machine. Writes the number of its steps to the file `steps`."""
-    printing = LOOP[LOOP.index("    if step % 50") : LOOP.index("print(sum")]
-    counting = (
-        f"    fulfilled = fulfilled + 1 if {condition} else 0\n    if fulfilled == 60: break\n"
-    )
-    loop = LOOP.replace(printing, printing + counting)
-    loop = loop.replace("for step", "fulfilled = 0\nfor step", 1)
-    return loop + "open('steps', 'w').write(str(step + 1))\n"
-
-
+UNTIL_DROPPED = LOOP.replace(
+    "print(sum", "    if watch.story is None and not FAST[0]: break\nprint(sum"
+)
+"""How many steps the decisions take depends on the machine."""
 MOST_STEPS = 20_000
-SETTLED = until("watch.story is None")
-DROPPED = until("watch.story is None and not FAST[0]")
 
 
 def decided(records: list[wire.Record]) -> list[wire.Decided]:
     return [record for record in records if isinstance(record, wire.Decided)]
 
 
-COMPILED = "compiled = torch.compile(model, backend='eager')\n"
-COMPILED_FUNCTION = """
-model(torch.randn(16, 20)).sum().backward()  # as it is called for the first time, it is found
-optimizer.step()
-compiled = torch.compile(lambda x: model(x), backend='eager')
-"""
-
-
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [COMPILED, COMPILED_FUNCTION])
-def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path, compiled):
+def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path):
     """Nothing of ours is traced, and the model inside of the compiled one is not a second model."""
-    loop = compiled + LOOP.replace("model(x)", "compiled(x)")
+    loop = "compiled = torch.compile(model, backend='eager')\n" + LOOP.replace(
+        "model(x)", "compiled(x)"
+    )
     done, records = live(tmp_path, PLANT + loop, 150)
     assert done.returncode == 0, done.stderr
     assert done.stdout == bare(tmp_path, 150, BARE.replace(LOOP, loop))
@@ -623,25 +583,13 @@ def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path, compiled):
 
 @pytest.mark.slow
 def test_in_a_process_one_that_becomes_wrong_is_dropped_and_told(tmp_path):
-    done, records = live(tmp_path, PLANT + WATCH + WRONG_LATER + DROPPED, MOST_STEPS)
+    done, records = live(tmp_path, PLANT + WATCH + WRONG_LATER + UNTIL_DROPPED, MOST_STEPS)
     assert done.returncode == 0, done.stderr
     first, *_, last = decided(records)
     assert (first.verdict, last.verdict) == ("kept", "dropped"), (first, last)
     assert "the guard no longer holds" in last.reason
     assert "were trained under it" in last.reason
     assert [record for record in records if isinstance(record, wire.Fault)] == []
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_in_a_process_activation_checkpointing_goes_on_under_boosts(tmp_path):
-    text = checkpointed(PLANT + WATCH + "fault = lambda output: output\n" + SETTLED)
-    done, records = live(tmp_path, text, MOST_STEPS)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == bare(tmp_path, steps(tmp_path), checkpointed(BARE))
-    (seen,) = [record for record in records if isinstance(record, wire.JobSeen)]
-    assert [model.kind for model in seen.facts.models] == ["Model"], "its parts are none"
-    assert [record.verdict for record in decided(records)] == ["kept"]
 
 
 @pytest.mark.slow

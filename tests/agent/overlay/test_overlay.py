@@ -118,21 +118,17 @@ LIBRARIES = {
         base.close()
     """,
     "archives and temporary files": """
-        import gzip, logging, pickle, shutil, tarfile, tempfile, zipfile, os, shelve, bz2
+        import bz2, logging, pickle, shutil, tarfile, tempfile, os
         logging.basicConfig(filename="train.log", level="INFO")
         logging.info("hello")
         logging.shutdown()
-        assert "hello" in open("train.log").read()
-        with zipfile.ZipFile("z.zip", "w") as archive:
-            archive.write("train.log")
         with tarfile.open("t.tar.gz", "w:gz") as archive:
             archive.add("train.log")
         shutil.unpack_archive("t.tar.gz", "unpacked")
-        assert os.listdir("unpacked") == ["train.log"]
+        assert "hello" in open("unpacked/train.log").read()
         with tempfile.NamedTemporaryFile(dir=".", delete=False) as file:
             file.write(b"x")
         os.replace(file.name, "final.bin")
-        assert os.path.getsize("final.bin") == 1
         with tempfile.TemporaryDirectory(dir=".") as folder:
             open(os.path.join(folder, "x"), "w").close()
         assert not os.path.exists(folder)
@@ -161,19 +157,6 @@ LIBRARIES = {
         assert tokenizer.model.save("tok") == ["tok/vocab.json", "tok/merges.txt"]
         assert sorted(os.listdir("tok")) == ["merges.txt", "tokenizer.json", "vocab.json"]
     """,
-    "chdir into a new folder": """
-        import os
-        start = os.getcwd()
-        os.makedirs("outputs/today")
-        os.chdir("outputs/today")
-        open("config.yaml", "w").write("lr: 1")
-        assert os.getcwd() == os.path.join(start, "outputs", "today")
-        assert os.listdir() == ["config.yaml"] and open("../../notes.txt").read() == "mine"
-        os.chdir("..")
-        assert os.listdir() == ["today"] and os.path.abspath("x").endswith("outputs/x")
-        os.chdir(start)
-        assert open("outputs/today/config.yaml").read() == "lr: 1"
-    """,
     "file io": """
         import io
         with io.FileIO("raw.bin", "w") as file:
@@ -192,55 +175,26 @@ LIBRARIES = {
     """,
     "keep best": KEEP_BEST,
 }
-FRAMEWORKS = {
-    "transformers": """
-        import os, torch
-        from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
-        from transformers.trainer_utils import get_last_checkpoint
-        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=10))
-        data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 32
-        arguments = TrainingArguments(
-            "runs/hf", max_steps=6, save_steps=2, save_total_limit=2, report_to="tensorboard",
-            per_device_train_batch_size=2, logging_steps=1, disable_tqdm=True, use_cpu=True,
-        )
-        trainer = Trainer(model=model, args=arguments, train_dataset=data)
-        trainer.train()
-        trainer.save_model()
-        found = sorted(name for name in os.listdir("runs/hf") if name.startswith("checkpoint"))
-        assert found == ["checkpoint-4", "checkpoint-6"], found
-        assert get_last_checkpoint("runs/hf").endswith("checkpoint-6")
-        trainer.args.max_steps = 8
-        trainer.train(resume_from_checkpoint=True)
-        assert trainer.state.global_step == 8
-    """,
-    "lightning": """
-        import glob, torch, lightning
-        from lightning.pytorch.callbacks import ModelCheckpoint
-        from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-
-        class Net(lightning.LightningModule):
-            def __init__(self):
-                super().__init__()
-                self.layer = torch.nn.Linear(2, 1)
-            def training_step(self, batch, index):
-                loss = self.layer(batch).square().mean()
-                self.log("loss", loss)
-                return loss
-            def configure_optimizers(self):
-                return torch.optim.SGD(self.parameters(), 0.1)
-
-        best = ModelCheckpoint(monitor="loss", save_top_k=2, save_last=True)
-        trainer = lightning.Trainer(
-            max_epochs=4, accelerator="cpu", callbacks=[best], log_every_n_steps=1,
-            enable_progress_bar=False, logger=[TensorBoardLogger("runs"), CSVLogger("csv")],
-        )
-        loader = torch.utils.data.DataLoader(torch.randn(8, 2), 4)
-        trainer.fit(Net(), loader)
-        kept = glob.glob("runs/**/*.ckpt", recursive=True)
-        assert len(kept) == 3, kept
-        trainer.fit(Net(), loader, ckpt_path=best.best_model_path, weights_only=False)
-    """,
-}
+TRANSFORMERS = """
+    import os, torch
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    from transformers.trainer_utils import get_last_checkpoint
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=10))
+    data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 32
+    arguments = TrainingArguments(
+        "runs/hf", max_steps=6, save_steps=2, save_total_limit=2, report_to="tensorboard",
+        per_device_train_batch_size=2, logging_steps=1, disable_tqdm=True, use_cpu=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=data)
+    trainer.train()
+    trainer.save_model()
+    found = sorted(name for name in os.listdir("runs/hf") if name.startswith("checkpoint"))
+    assert found == ["checkpoint-4", "checkpoint-6"], found
+    assert get_last_checkpoint("runs/hf").endswith("checkpoint-6")
+    trainer.args.max_steps = 8
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 8
+"""
 LIGHT = ("profiler", "safetensors", "tensorboard", "keep best")
 """In a fork that has imported torch already; the others import all after the overlay is there."""
 Trial = Callable[..., list[str]]
@@ -257,13 +211,10 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 @pytest.fixture
 def user(tmp_path: Path) -> Path:
     folder = tmp_path / "user"
-    (folder / "runs" / "epoch-0-old").mkdir(parents=True)
-    (folder / "runs" / "epoch-0-old").rmdir()
-    (folder / "notes.txt").write_text("mine")
-    (folder / "best.pt").write_bytes(b"the best one so far")
-    (folder / "log.db").write_bytes(b"")
-    (folder / "image.png").write_bytes(b"a picture")
-    (folder / "w.safetensors").write_bytes(b"weights")
+    (folder / "runs").mkdir(parents=True)
+    for name in ("notes.txt", "best.pt", "image.png", "w.safetensors"):
+        (folder / name).write_text("mine")
+    (folder / "log.db").touch()
     return folder
 
 
@@ -318,12 +269,11 @@ def test_a_program_sees_what_it_wrote_and_the_user_files_stay(
         assert all(path.startswith(str(user)) for path in redirected)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_checkpoints_of_a_framework_are_written_found_and_resumed_from(
-    framework: str, user: Path, trial: Trial
+    user: Path, trial: Trial
 ) -> None:
     before = contents(user)
-    redirected = trial(FRAMEWORKS[framework], light=True)
+    redirected = trial(TRANSFORMERS, light=True)
     assert contents(user) == before
     assert any("checkpoint" in path for path in redirected)
 
@@ -354,7 +304,7 @@ DATA_SET = """
     os.makedirs("output")
     open("output/arguments.json", "x").write("{}")
     writer = SummaryWriter("output/events")
-    loader = DataLoader(Folder("data"), 2, num_workers=WORKERS)
+    loader = DataLoader(Folder("data"), 2, num_workers=2)
     got = [x for batch in loader for x in batch.tolist()]
     assert got == [1.0, 2.0, 3.0] * 2, got
     overlay.mark_first_step()
@@ -363,16 +313,13 @@ DATA_SET = """
 """
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("workers", [2, 0])
 def test_a_data_set_made_on_first_use_is_made_once(
-    workers: int, user: Path, trial: Trial, tmp_path: Path
+    user: Path, trial: Trial, tmp_path: Path
 ) -> None:
-    script = DATA_SET.replace("WORKERS", str(workers))
     before = contents(user)
-    first = {Path(path).name for path in trial(script, 0, light=True)}
+    first = {Path(path).name for path in trial(DATA_SET, 0, light=True)}
     prepared = contents(tmp_path / "scratch0" / "prepared")
-    second = {Path(path).name for path in trial(script, 1, prepared=0, light=True)}
+    second = {Path(path).name for path in trial(DATA_SET, 1, prepared=0, light=True)}
     assert "made" in first and "0.png" in first
     assert "made" not in second and "0.png" not in second
     assert "arguments.json" in second  # outputs of the baseline are not seen

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 import random
 import sys
 
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def data(rows=50, width=12, classes=3, seed=1):
@@ -41,23 +40,26 @@ def fit(model, loader, loss_of, optimizer=None, epochs=2):
             yield loss.item()
 
 
+def batches(rows=50, size=10, shuffle=False):
+    return DataLoader(TensorDataset(*data(rows)), batch_size=size, shuffle=shuffle)
+
+
+def classified(model, loader=None, **more):
+    return fit(model, loader or batches(), lambda x, y: F.cross_entropy(model(x), y), **more)
+
+
 def uneven_last_batch():
-    model = mlp()
-    loader = DataLoader(TensorDataset(*data(47)), batch_size=10, shuffle=True)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    return classified(mlp(), batches(47, shuffle=True))
 
 
 def fewer_rows_than_ranks():
-    model = mlp()
-    loader = DataLoader(TensorDataset(*data(33)), batch_size=8)  # the last one has one row
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    return classified(mlp(), batches(33, 8))  # the last one has one row
 
 
 def batch_norm():
     model = mlp(norm=True)
     x, y = data(50)
-    loader = DataLoader(TensorDataset(x, y), batch_size=10)
-    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    yield from classified(model)
     model.eval()
     with torch.no_grad():
         yield F.cross_entropy(model(x), y).item()
@@ -73,21 +75,7 @@ def batch_norm_images():
     )  # fmt: skip
     dice = torch.Generator().manual_seed(3)
     images = torch.randn(21, 3, 8, 8, generator=dice)
-    loader = DataLoader(TensorDataset(images, data(21)[1]), batch_size=7)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
-
-
-def contrastive():
-    model = nn.Linear(12, 8)
-    temperature = nn.Parameter(torch.tensor(1.0))
-    optimizer = torch.optim.Adam([*model.parameters(), temperature], lr=1e-2)
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-
-    def loss(x, y):
-        a, b = F.normalize(model(x), dim=1), F.normalize(model(x.flip(1)), dim=1)
-        return F.cross_entropy(a @ b.T * temperature.exp(), torch.arange(len(x)))
-
-    return fit(model, loader, loss, optimizer)
+    return classified(model, DataLoader(TensorDataset(images, data(21)[1]), batch_size=7))
 
 
 class LossInside(nn.Module):
@@ -155,14 +143,7 @@ class OwnMean(nn.Module):
 def masked_mean():
     model = OwnMean()
     x, y = data(40)
-    loader = DataLoader(TensorDataset(x, (y > 0).float()), batch_size=10)
-    return fit(model, loader, model)
-
-
-def summed_loss():
-    model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y, reduction="sum"))
+    return fit(model, DataLoader(TensorDataset(x, (y > 0).float()), batch_size=10), model)
 
 
 class Tagger(nn.Module):
@@ -204,22 +185,13 @@ def transformer_sequence_first():
         yield loss.item()
 
 
-def tied_weights():
-    embedding, out = nn.Embedding(20, 16), nn.Linear(16, 20, bias=False)
-    out.weight = embedding.weight
-    model = nn.Sequential(embedding, out)
-    loader = DataLoader(TensorDataset(*tokens()), batch_size=6)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten()))
-
-
 def weight_used_outside():
     model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
 
     def loss(x, y):
         return F.cross_entropy(model(x), y) + 1e-2 * model[0].weight.square().sum()
 
-    return fit(model, loader, loss)
+    return fit(model, batches(), loss)
 
 
 class ByChance(nn.Module):
@@ -240,10 +212,9 @@ class ByChance(nn.Module):
 
 
 def unused_by_chance():
-    model, (x, y) = ByChance(), data(48)
+    x, y = data(48)
     order = x[:, 0].argsort()  # the first rows use one branch, the last ones the other
-    loader = DataLoader(TensorDataset(x[order], y[order]), batch_size=8)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    return classified(ByChance(), DataLoader(TensorDataset(x[order], y[order]), batch_size=8))
 
 
 class Checkpointed(nn.Module):
@@ -258,9 +229,7 @@ class Checkpointed(nn.Module):
 
 
 def checkpointed(reentrant=False):
-    model = Checkpointed(reentrant)
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    return classified(Checkpointed(reentrant))
 
 
 def reentrant_checkpoint():
@@ -290,26 +259,21 @@ def wgan_gp():
         yield loss.item()
 
 
-def second_order(steps=1):
+def second_order():
     """A step within the step, through its own gradient (MAML)."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data(40)
     for inner, outer in zip(x.split(10), y.split(10), strict=True):
         fast = dict(model.named_parameters())
-        for _ in range(steps):
-            loss = F.cross_entropy(torch.func.functional_call(model, fast, (inner,)), outer)
-            slopes = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
-            fast = {name: w - 0.1 * g for (name, w), g in zip(fast.items(), slopes, strict=True)}
+        loss = F.cross_entropy(torch.func.functional_call(model, fast, (inner,)), outer)
+        slopes = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+        fast = {name: w - 0.1 * g for (name, w), g in zip(fast.items(), slopes, strict=True)}
         loss = F.cross_entropy(torch.func.functional_call(model, fast, (inner,)), outer)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         yield loss.item()
-
-
-def second_order_twice():
-    return second_order(steps=2)
 
 
 def first_order():
@@ -348,13 +312,12 @@ def unfreeze():
     for parameter in trunk.parameters():
         parameter.requires_grad_(False)
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
     for epoch in range(3):
         if epoch == 1:
             for parameter in trunk.parameters():
                 parameter.requires_grad_(True)
             optimizer.add_param_group({"params": trunk.parameters(), "lr": 1e-3})
-        for x, y in loader:
+        for x, y in batches():
             loss = F.cross_entropy(head(trunk(x)), y)
             optimizer.zero_grad()
             loss.backward()
@@ -366,24 +329,7 @@ def optimizer_before_double():
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.double()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x.double()), y), optimizer)
-
-
-def own_clipping():
-    model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        norm = sum(each.grad.square().sum() for each in model.parameters()).sqrt()
-        for each in model.parameters():
-            each.grad.mul_(0.1 / (norm + 1e-6))
-        optimizer.step()
-        yield loss.item()
-        yield norm.item()
+    return fit(model, batches(), lambda x, y: F.cross_entropy(model(x.double()), y), optimizer)
 
 
 def ragged_accumulation():
@@ -398,44 +344,6 @@ def ragged_accumulation():
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
         yield loss.item()
-
-
-def plateau_and_early_stop():
-    model = mlp()
-    x, y = data(50)
-    held_x, held_y = data(30, seed=9)
-    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-    best, bad = float("inf"), 0
-    for _ in range(30):
-        yield from fit(
-            model,
-            DataLoader(TensorDataset(x, y), 25),
-            lambda x, y: F.cross_entropy(model(x), y),
-            optimizer,
-            1,
-        )
-        model.eval()
-        with torch.no_grad():
-            held = F.cross_entropy(model(held_x), held_y).item()
-        model.train()
-        plateau.step(held)
-        yield optimizer.param_groups[0]["lr"]
-        bad = 0 if held < best - 1e-3 else bad + 1
-        best = min(best, held)
-        if bad > 3:
-            return
-
-
-def break_on_loss():
-    model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    for loss in fit(
-        model, itertools.cycle(loader), lambda x, y: F.cross_entropy(model(x), y), None, 1
-    ):
-        yield loss
-        if loss < 0.9:
-            break
 
 
 def unseeded():
@@ -467,63 +375,21 @@ def set_vocabulary():
         yield loss.item()
 
 
-def pass_before_training():
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10, shuffle=True)
-    mean = torch.stack([x.mean(0) for x, _ in loader]).mean(0)
-    model = mlp()
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x - mean), y))
-
-
-def weighted_sampler():
-    x, y = data(50)
-    sampler = WeightedRandomSampler(torch.rand(50), 40)
-    model = mlp()
-    loader = DataLoader(TensorDataset(x, y), batch_size=8, sampler=sampler)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
-
-
-def mixup():
-    model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-
-    def loss(x, y):
-        share, order = random.betavariate(1, 1), torch.randperm(len(x))
-        logits = model(share * x + (1 - share) * x[order])
-        return share * F.cross_entropy(logits, y) + (1 - share) * F.cross_entropy(logits, y[order])
-
-    return fit(model, loader, loss)
-
-
 def data_parallel():
     model = nn.DataParallel(mlp(norm=True))
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    yield from classified(model)
     yield float(all(name.startswith("module.") for name in model.state_dict()))
 
 
 def saved_and_copied():
     model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    yield from classified(model)
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     other = torch.load(file, weights_only=False)
     third = copy.deepcopy(other)
-    yield from fit(third, loader, lambda x, y: F.cross_entropy(third(x), y), None, 1)
-
-
-def folds():
-    x, y = data(60)
-    for fold in range(3):
-        model = mlp()
-        kept = torch.arange(60) % 3 != fold
-        loader = DataLoader(TensorDataset(x[kept], y[kept]), batch_size=8, shuffle=True)
-        yield from fit(
-            model, loader, lambda x, y, model=model: F.cross_entropy(model(x), y), None, 1
-        )
-        with torch.no_grad():
-            yield (model(x[~kept]).argmax(1) == y[~kept]).float().mean().item()
+    yield from classified(third, epochs=1)
 
 
 class Kept(nn.Module):
@@ -542,8 +408,7 @@ class Kept(nn.Module):
 
 def keeps_a_tensor():
     model = Kept()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y) + model.extra)
+    return fit(model, batches(), lambda x, y: F.cross_entropy(model(x), y) + model.extra)
 
 
 class Listed(nn.Module):
@@ -561,8 +426,7 @@ class Listed(nn.Module):
 
 def keeps_a_list():
     model = Listed()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y) + model.extra.pop())
+    return fit(model, batches(), lambda x, y: F.cross_entropy(model(x), y) + model.extra.pop())
 
 
 class Positions(nn.Module):
@@ -579,9 +443,7 @@ class Positions(nn.Module):
 
 
 def table_of_positions():
-    model = Positions()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    return classified(Positions())
 
 
 class Codebook(nn.Module):
@@ -602,8 +464,7 @@ class Codebook(nn.Module):
 
 def own_buffer():
     model = Codebook()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    yield from classified(model)
     yield from model.centre.tolist()
 
 
@@ -611,19 +472,18 @@ def hooked():
     model = mlp()
     features = []
     model[0].register_forward_hook(lambda module, inputs, output: features.append(output))
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
 
     def loss(x, y):
         return F.cross_entropy(model(x), y) + 0.1 * features.pop().square().mean()
 
-    return fit(model, loader, loss)
+    return fit(model, batches(), loss)
 
 
 def adversarial():
     """The gradient of the inputs is asked for (FGSM)."""
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for x, y in DataLoader(TensorDataset(*data(50)), batch_size=10):
+    for x, y in batches():
         x.requires_grad_()
         F.cross_entropy(model(x), y).backward()
         optimizer.zero_grad()
@@ -633,25 +493,12 @@ def adversarial():
         yield loss.item()
 
 
-def distillation():
-    teacher, student = mlp().eval(), mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-
-    def loss(x, y):
-        with torch.no_grad():
-            target = teacher(x)
-        return F.mse_loss(student(x), target)
-
-    return fit(student, loader, loss)
-
-
 def group_norm_and_weight_norm():
     model = nn.Sequential(
         nn.utils.parametrizations.weight_norm(nn.Linear(12, 16)), nn.GroupNorm(4, 16),
         nn.GELU(), nn.utils.parametrizations.spectral_norm(nn.Linear(16, 3)),
     )  # fmt: skip
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    return classified(model)
 
 
 class Modulated(nn.Module):
@@ -668,7 +515,6 @@ class Modulated(nn.Module):
 
 def hypernetwork(before=False):
     hyper, model = mlp(12, 12), Modulated()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
     optimizer = torch.optim.SGD([*hyper.parameters(), *model.parameters()], lr=0.1)
     noise = torch.randn(4, 12)
 
@@ -679,22 +525,11 @@ def hypernetwork(before=False):
             return F.cross_entropy(model(x), y)
         return F.cross_entropy(model(x, weight), y)
 
-    return fit(model, loader, loss, optimizer)
+    return fit(model, batches(), loss, optimizer)
 
 
 def hypernetwork_before():
     return hypernetwork(before=True)
-
-
-def generator_through_critic():
-    generator, critic = mlp(4, 12), mlp(12, 1)
-    optimizer = torch.optim.SGD(generator.parameters(), lr=0.1)
-    for _ in range(5):
-        loss = F.softplus(-critic(generator(torch.randn(10, 4)))).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
 
 
 class Embedded(torch.utils.data.Dataset):
@@ -714,34 +549,29 @@ class Embedded(torch.utils.data.Dataset):
 def model_in_the_workers():
     encoder, model = mlp(12, 12), mlp()
     encoder(torch.randn(8, 12))  # known as a model of the program already
-    loader = DataLoader(Embedded(encoder), batch_size=8, num_workers=1)
-    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y), None, 1)
+    return classified(model, DataLoader(Embedded(encoder), batch_size=8, num_workers=1), epochs=1)
 
 
 def autocast():
     model = mlp()
-    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
 
     def loss(x, y):
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(x)
         return F.cross_entropy(logits.float(), y)
 
-    return fit(model, loader, loss)
+    return fit(model, batches(), loss)
 
 
 CASES = [
-    uneven_last_batch, fewer_rows_than_ranks, batch_norm, batch_norm_images, contrastive,
-    loss_in_model, loss_in_model_own_pad, loss_in_model_late_padding, loss_in_model_sum,
-    masked_mean, summed_loss, sequence_first, transformer_sequence_first, tied_weights,
-    weight_used_outside, unused_by_chance, checkpointed, reentrant_checkpoint, wgan_gp,
-    second_order, second_order_twice, first_order, views_and_calls_twice, unfreeze,
-    optimizer_before_double, own_clipping, ragged_accumulation,
-    plateau_and_early_stop, break_on_loss, unseeded, set_vocabulary, pass_before_training,
-    weighted_sampler, mixup, data_parallel, saved_and_copied, folds, keeps_a_tensor, own_buffer,
-    keeps_a_list, table_of_positions, hooked, adversarial, distillation, hypernetwork,
-    hypernetwork_before, generator_through_critic, group_norm_and_weight_norm, autocast,
-    model_in_the_workers,
+    uneven_last_batch, fewer_rows_than_ranks, batch_norm, batch_norm_images, loss_in_model,
+    loss_in_model_own_pad, loss_in_model_late_padding, loss_in_model_sum, masked_mean,
+    sequence_first, transformer_sequence_first, weight_used_outside, unused_by_chance,
+    checkpointed, reentrant_checkpoint, wgan_gp, second_order, first_order,
+    views_and_calls_twice, unfreeze, optimizer_before_double, ragged_accumulation, unseeded,
+    set_vocabulary, data_parallel, saved_and_copied, keeps_a_tensor, own_buffer, keeps_a_list,
+    table_of_positions, hooked, adversarial, hypernetwork, hypernetwork_before,
+    group_norm_and_weight_norm, autocast, model_in_the_workers,
 ]  # fmt: skip
 
 

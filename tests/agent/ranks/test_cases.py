@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ranked
+from agent.ranks.cases import CASES
 from every import for_every
 
 SCRIPT = Path(__file__).with_name("cases.py")
@@ -39,7 +40,7 @@ def test_losses_are_those_of_one_process_and_what_mixes_rows_is_not_cut(
     assert runs[2].codes == (0, 0), (runs[2].refused, runs[2].faults, runs[2].errors)
     alone, together = figures(runs[1].outputs[0]), figures(runs[2].outputs[0])
     assert list(alone) == list(together)
-    assert len(alone) > 40
+    assert len(alone) == len(CASES)
     for_all = {}
     for name, losses in alone.items():
         bound = COARSE.get(name, TOLERANCE)

@@ -36,10 +36,7 @@ def run(folder: Path, program: str) -> ranked.Ranked:
 
 
 def test_batches_that_differ_between_the_ranks(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        "x = torch.tensor(list(os.urandom(32))).view(8, 4) / 255\ntrain(3)",
-    )
+    done = run(tmp_path, "x = torch.tensor(list(os.urandom(32))).view(8, 4) / 255\ntrain(3)")
     assert done.codes == (wire.REFUSED_EXIT, wire.REFUSED_EXIT)
     assert "batches differ" in done.refused[0].reason
     assert done.refused[0].next_step
@@ -66,16 +63,7 @@ def test_an_error_of_the_script_is_the_scripts(tmp_path: Path) -> None:
     assert not done.refused
 
 
-def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path) -> None:
-    program = "train(2)\nif os.environ['FLATOUT_RANK'] == '1': os._exit(9)\ntrain(5)"
-    done = run(tmp_path, program)
-    assert done.codes == (wire.LOST_EXIT, 9)
-    assert done.outputs[0].count("step") == 2
-
-
-@pytest.mark.thorough
-def test_a_rank_that_is_gone_while_others_normalise(tmp_path: Path) -> None:
-    program = """
+NORMALISES = """
 class Ends(nn.Module):
     def forward(self, x):
         if self.training and os.environ["FLATOUT_RANK"] == "1" and os.path.exists("now"):
@@ -87,6 +75,12 @@ train(2)
 open("now", "w").close()
 train(5)
 """
+BETWEEN = "train(2)\nif os.environ['FLATOUT_RANK'] == '1': os._exit(9)\ntrain(5)"
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("program", [BETWEEN, NORMALISES], ids=["between steps", "normalising"])
+def test_a_rank_that_is_gone_ends_the_others(program: str, tmp_path: Path) -> None:
     done = run(tmp_path, program)
     assert done.codes == (wire.LOST_EXIT, 9)
     assert done.errors[0] == ""

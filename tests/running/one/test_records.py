@@ -129,7 +129,7 @@ def test_the_last_word_on_a_boost_stands() -> None:
 
 
 def test_what_several_processes_tell_is_told_once() -> None:
-    fault, path = wire.Fault("loader", "TypeError"), wire.Redirected("/data/x", "scratch")
+    fault, path = wire.Fault("loader", "TypeError"), wire.Redirected("/data/x")
     processes = Processes([(1, fault), (1, path), (2, fault), (2, path)])
     assert processes.faults == ("loader: TypeError",)
     assert processes.redirected == ("/data/x",)
@@ -149,7 +149,7 @@ def test_every_kind_of_record_is_accounted_for() -> None:
         wire.Decided("tf32", "kept"),
         wire.BlockRun(1, 4, 9.0),
         wire.LiveSummary((), True, 9),
-        wire.Redirected("x", "dropped"),
+        wire.Redirected("x"),
         wire.Fault("here", "why"),
         wire.LoopSeen(0.1, 0.1, 6),
         wire.Crashed("Traceback"),

@@ -84,7 +84,6 @@ class RankLayout:
         variables[wire.RANK_ENV] = str(self.first + local)
         variables[wire.SIZE_ENV] = str(self.total)
         if self.place is not None:
-            variables[wire.LOCAL_RANK_ENV] = str(local)
             variables[wire.LOCAL_SIZE_ENV] = str(self.size)
         if variables.get(HASH_SEED, "random") == "random":
             variables[HASH_SEED] = str(self.seed)

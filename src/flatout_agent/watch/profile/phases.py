@@ -23,7 +23,8 @@ class PhaseSteps:
     record: int = 6
     """Steps recorded for their times, after one that is not."""
     detail: int = 2
-    """Steps recorded with stacks, after one that is not."""
+    """Steps recorded with stacks, shapes and memory, for lines and not for times, after one that is
+    not."""
 
 
 FULL = PhaseSteps()
@@ -34,8 +35,8 @@ def phase_steps(orders: wire.ProfileOrders) -> PhaseSteps:
     """The phases for these orders; if the whole run is known to be short, its steps are divided."""
     total = orders.known_steps
     if total is None or total >= wire.SHORT_RUN:
-        return PhaseSteps(record=orders.steps, detail=orders.detail_steps)
-    detail = min(orders.detail_steps, 2 if total >= 30 else 1)
+        return PhaseSteps(record=orders.steps)
+    detail = FULL.detail if total >= 30 else 1
     record = min(orders.steps, max(1, total // 6))
     # The first step, and one before each recording, are left out; two more count operations.
     rest = max(3, total - detail - record - 3 - (2 if total >= 15 else 0))

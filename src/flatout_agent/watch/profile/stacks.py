@@ -111,7 +111,6 @@ class StackSampler:
         self._thread = threading.Thread(target=self._run, name="flatout samples", daemon=True)
         self._collections = Collections()
         self._collected_s = 0.0
-        self._cost_s = 0.0
         self._queued_s = 0.0
         native_id = threading.get_native_id() if thread is None else thread.native_id
         self._queue = _RunQueue(native_id)
@@ -156,7 +155,6 @@ class StackSampler:
                 self._look(spent_s)
             except Exception:  # fewer samples are better than an error in the program
                 return
-            self._cost_s += time.perf_counter() - now
 
     def _look(self, spent_s: float) -> None:
         collected_s = self._collections.so_far_s()
@@ -245,7 +243,6 @@ class StackSampler:
                 for (thread, stack), tally in longest
             ),
             gc_s=self._collections.s / steps,
-            cost_s=self._cost_s / steps,
             queued_s=self._queued_s / steps if self._queue_known else None,
             idle_known=CLOCKS,
         )

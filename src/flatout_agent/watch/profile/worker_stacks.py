@@ -31,56 +31,15 @@ FETCH = "DatasetFetcher.fetch"
 FORKS = sys.platform != "win32" and hasattr(os, "fork")
 
 
-class ForkReports:
-    """The reports; made once, in the process that trains, before it forks."""
-
-    def __init__(self, folder: str, name: str, state: int) -> None:
-        """name: the files are `<folder>/<name>-<pid>.json`. state: the initial value of
-        the byte.
-        """
-        self._folder, self._name = folder, name
-        self._memory = mmap.mmap(-1, 1) if FORKS else None
-        self.state = state
-
-    @property
-    def state(self) -> int | None:
-        """The last byte that the process that trains has written, or None if it cannot fork."""
-        return None if self._memory is None else self._memory[0]
-
-    @state.setter
-    def state(self, state: int) -> None:
-        if self._memory is not None:
-            self._memory[0] = state
-
-    def write(self, text: str) -> None:
-        """Write a forked process's report, replacing an earlier one. Raises OSError."""
-        path = self._path(os.getpid())
-        descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:  # avoids `open`, which is watched
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
-        os.replace(f"{path}.part", path)  # noqa: PTH105
-
-    def read(self, pid: int) -> str | None:
-        """The report of this process, or None if there is none."""
-        try:
-            with open(self._path(pid), encoding="utf-8") as file:  # noqa: PTH123
-                return file.read()
-        except (OSError, ValueError):
-            return None
-
-    def _path(self, pid: int) -> str:
-        return os.path.join(self._folder, f"{self._name}-{pid}.json")  # noqa: PTH118
-
-
 class WorkerStacks:
     """The workers' stacks; made once in the process that trains, before its loaders
     start workers.
     """
 
     def __init__(self, folder: str) -> None:
-        self._reports = ForkReports(folder, "stacks", state=OFF)
+        self._folder = folder
+        self._state = mmap.mmap(-1, 1) if FORKS else None
+        """One byte that this process writes and its workers read: OFF, ON or OVER."""
         self._undo: Undo = lambda: None
         if FORKS:
             module: Any = torch.utils.data._utils.worker
@@ -90,30 +49,35 @@ class WorkerStacks:
         # Pickled by name for a spawned worker, where the name means torch's own function.
         @functools.wraps(loop)
         def worker_loop(*args: Any, **kwargs: Any) -> Any:
-            if self._reports.state not in (None, OVER):
-                threading.Thread(target=self._follow, name="flatout samples", daemon=True).start()
+            if self._state is not None and self._state[0] != OVER:
+                follow = functools.partial(self._follow, self._state)
+                threading.Thread(target=follow, name="flatout samples", daemon=True).start()
             return loop(*args, **kwargs)
 
         return worker_loop
 
     def start(self) -> None:
         """Let the workers sample."""
-        self._reports.state = ON
+        self._order(ON)
 
     def stop(self) -> None:
         """Let them write their samples."""
-        self._reports.state = OFF
+        self._order(OFF)
 
     def remove(self) -> None:
         """Let them stop; later workers do not begin."""
-        self._reports.state = OVER
+        self._order(OVER)
         self._undo()
 
-    def _follow(self) -> None:
+    def _order(self, state: int) -> None:
+        if self._state is not None:
+            self._state[0] = state
+
+    def _follow(self, ordered: mmap.mmap) -> None:
         """Runs in a worker: samples its main thread while ordered to."""
         sampler: StackSampler | None = None
         try:
-            while (state := self._reports.state) != OVER:
+            while (state := ordered[0]) != OVER:
                 if state == ON and sampler is None:
                     sampler = StackSampler(lambda: NONE, threading.main_thread())
                     sampler.start()
@@ -124,9 +88,22 @@ class WorkerStacks:
                 sampler.stop()
                 host = sampler.summary(steps=1, step_s=0.0)
                 if host is not None:
-                    self._reports.write(wire.dump(host))
+                    self._write(wire.dump(host))
         except Exception:  # nothing is known about this worker then
             return
+
+    def _write(self, text: str) -> None:
+        """Write a worker's report, replacing an earlier one. Raises OSError."""
+        path = self._path(os.getpid())
+        descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:  # avoids `open`, which is watched
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+        os.replace(f"{path}.part", path)  # noqa: PTH105
+
+    def _path(self, pid: int) -> str:
+        return os.path.join(self._folder, f"stacks-{pid}.json")  # noqa: PTH118
 
     def hosts(self, pids: Iterable[int]) -> list[wire.HostSeen]:
         """The reports of these workers; seconds are totals, not per step."""
@@ -135,8 +112,9 @@ class WorkerStacks:
 
     def _host(self, pid: int) -> wire.HostSeen | None:
         try:
-            return wire.decode(wire.HostSeen, json.loads(self._reports.read(pid) or ""))
-        except (ValueError, TypeError):
+            with open(self._path(pid), encoding="utf-8") as file:  # noqa: PTH123
+                return wire.decode(wire.HostSeen, json.load(file))
+        except (OSError, ValueError, TypeError):
             return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import gc
 import sys
 import threading
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout_agent.watch import places
-from flatout_agent.watch.calls import MAKERS, METHODS, Calls
+from flatout_agent.watch.calls import Calls
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.loop import CallSite
@@ -38,22 +37,6 @@ def calls():
     watched.install(outside_compiled=True)
     yield watched
     watched.remove()
-
-
-def attributes() -> list[object]:
-    tensor = [vars(torch.Tensor).get(name) for name in METHODS]
-    makers = [getattr(torch, name) for name in (*MAKERS, "save", "nonzero")]
-    inits = [torch.nn.Module.__init__, torch.optim.Optimizer.__init__]
-    return [*tensor, *makers, *inits, builtins.open, builtins.print, gc.collect]
-
-
-def test_everything_is_put_back() -> None:
-    before = attributes()
-    watched = Calls()
-    watched.install(outside_compiled=True)
-    assert attributes() != before
-    watched.remove()
-    assert all(one is other for one, other in zip(attributes(), before, strict=True))
 
 
 def test_a_call_that_raises_raises_the_same(calls: Calls) -> None:
@@ -146,29 +129,6 @@ def test_losses_that_are_kept_and_those_that_are_not() -> None:
         assert losses.kept(8) is keep
 
 
-def test_a_sum_of_losses_keeps_them_all() -> None:
-    weight = torch.ones(2, requires_grad=True)
-    losses, total = Losses(), torch.zeros(())
-    for step in range(8):
-        loss = (weight * step).sum()
-        losses.saw(loss, step)
-        loss.backward()
-        total = total + loss
-    assert losses.kept(8)
-
-
-def test_flops_of_a_step_and_the_same_result() -> None:
-    model = torch.nn.Linear(8, 4)
-    inputs = torch.randn(2, 8)
-    expected = model(inputs)
-    end = counter([model])
-    assert end is not None
-    counted = model(inputs)
-    assert end() == 2 * 2 * 8 * 4
-    assert torch.equal(expected, counted)
-    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
-
-
 def test_flops_are_not_counted_inside_a_mode_of_the_script() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -193,16 +153,6 @@ def test_a_recording_and_its_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_garbage_collections_are_counted() -> None:
-    seen = Collections()
-    gc.collect()
-    seen.remove()
-    gc.collect()
-    assert seen.runs == 1
-    assert seen.s > 0
-
-
-@pytest.mark.slow
 def test_a_collection_that_runs_counts_so_far() -> None:
     def noting(phase: str, info: dict[str, int]) -> None:
         noted[phase] = collections.so_far_s()
@@ -215,7 +165,9 @@ def test_a_collection_that_runs_counts_so_far() -> None:
     finally:
         gc.callbacks.remove(noting)
         collections.remove()
+    gc.collect()  # no longer counted
     assert 0 < noted["start"] < noted["stop"] == collections.s == collections.so_far_s()
+    assert collections.runs == 1
 
 
 def test_processes_that_are_gone_have_no_cpu_time() -> None:

@@ -84,7 +84,6 @@ def test_the_function_that_runs_has_the_time() -> None:
     assert own and all(frame.package == "" for frame in own)
     assert {frame.line for frame in own} == {spinning.__code__.co_firstlineno + 2}
     assert all(frame.column is not None for frame in own)
-    assert host.cost_s > 0
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no columns")
@@ -175,17 +174,6 @@ def frozen() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
-def test_the_garbage_collector_is_in_no_stack() -> None:
-    def collecting(sampler: StackSampler) -> None:
-        for _ in until(lambda: count(sampler) >= ENOUGH):
-            gc.collect()
-
-    host = sampled(collecting)
-    assert host.gc_s > 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("frozen")
 def test_collections_are_counted_once() -> None:
     def collecting(sampler: StackSampler) -> None:
         litter = [[number] for number in range(100_000)]
@@ -196,6 +184,7 @@ def test_collections_are_counted_once() -> None:
 
     began = time.perf_counter()
     host = sampled(collecting)
+    assert host.gc_s > 0
     assert 10 * (total(host) + host.gc_s) <= time.perf_counter() - began
 
 

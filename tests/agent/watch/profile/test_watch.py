@@ -95,29 +95,6 @@ while step < 240:
 print(patched())
 """
 
-WORKERS = """
-import time, torch
-from torch.utils.data import DataLoader, Dataset
-
-class Data(Dataset):
-    def __len__(self):
-        return 20000
-    def __getitem__(self, index):
-        end = time.process_time() + 0.002
-        while time.process_time() < end:
-            pass
-        return torch.randn(8)
-
-if __name__ == "__main__":
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    for step, x in enumerate(DataLoader(Data(), 10, num_workers=1)):
-        model(x).mean().backward()
-        optimizer.step()
-        if step == 200:
-            break
-"""
-
 
 def profile(
     text: str, folder: Path, orders: wire.ProfileOrders | None = None, light: bool = True
@@ -249,20 +226,6 @@ def test_places_and_calls_of_a_loop_with_faults(faults: Profiled) -> None:
     assert seen.losses_kept
     (job,) = faults.of(wire.JobSeen)
     assert job.facts.eval_with_grad
-
-
-@pytest.mark.thorough
-def test_what_loader_workers_do(tmp_path: Path) -> None:
-    run = profile(WORKERS, tmp_path, wire.ProfileOrders(stop=True))
-    seen = run.seen
-    # Ten samples of 2 ms each on one worker: the loop waits for it, and it computes all the time.
-    assert 0.01 < seen.wait_s <= seen.step_s
-    assert seen.worker_cpu_s is not None
-    assert 0.015 < seen.worker_cpu_s < 2 * seen.step_s
-    assert seen.loader_start_s is not None and seen.loader_start_s > 0.02
-    (ended,) = run.of(wire.Ended)
-    assert run.returncode == 0
-    assert ended.steps < 200, "it was to stop at the window's end"
 
 
 @pytest.mark.thorough

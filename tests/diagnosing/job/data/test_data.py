@@ -162,7 +162,6 @@ SILENT = [
         (NO_WORKERS, made.changed(made.profile(WAITING, **NONE), **changes))
         for changes in (
             {"job__loaders__0__num_workers": 4},
-            {"job__loaders__0__batch_on_device": True},
             {"job__cores": 1},
             {"job__loaders": ()},
             {"job": None, "gaps": ()},

@@ -48,7 +48,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     Another check reports tensors made on the line that copies them.
     """
     loader = loading.loader(profile)
-    pins = loader is None or loader.pin_memory or loader.batch_on_device
+    pins = loader is None or loader.pin_memory
     pageable = copies.pageable(profile)
     batches = [] if pins else [copy for copy in pageable if copies.of_batches(copy)]
     if batches:

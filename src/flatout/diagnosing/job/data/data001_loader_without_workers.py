@@ -76,7 +76,7 @@ def _alone(profile: Profile) -> bool:
     if profile.job is None:
         return any(SINGLE in gap.doing for gap in profile.gaps if gap.kind is Kind.WAIT_DATA)
     loader = loading.loader(profile)
-    return loader is not None and loader.num_workers == 0 and not loader.batch_on_device
+    return loader is not None and loader.num_workers == 0
 
 
 def _in_loader_ms(profile: Profile) -> float:

@@ -43,7 +43,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     loader = loading.loader(profile)
     if loader is None or loader.num_workers or loader.read_singly:
         return
-    if loader.batch_on_device or (loader.batch_size or 0) < FEWEST:
+    if (loader.batch_size or 0) < FEWEST:
         return
     wait = loading.waited_ms(profile)
     saves = savings.within(profile, (1 - LEFT) * wait)
