@@ -108,31 +108,54 @@ def test_a_forward_pass_that_is_thrown_away_does_not_block(calls):
     assert calls.eager == 0
 
 
-IDIOMS = {
-    "zero_grad before the call": lambda model, x, number: (
-        model.zero_grad(),
-        model(x)["out"].sum().backward(),
-    ),
-    "zero_grad after the call": lambda model, x, number: later(model, x),
-    "gradients set to zero": lambda model, x, number: (
-        model.zero_grad(set_to_none=False),
-        model(x)["out"].square().sum().backward(),
-    ),
-    "gradients set to zero, once to None": lambda model, x, number: (
-        model.zero_grad(set_to_none=number == 4),
-        model(x)["out"].square().sum().backward(),
-    ),
-    "accumulated over three": lambda model, x, number: (
-        model.zero_grad() if number % 3 == 0 else None,
-        model(x)["out"].square().sum().backward(),
-    ),
-}
-
-
-def later(model, x):
+def later(model, x, number):
     loss = model(x)["out"].square().sum()
     model.zero_grad()
     loss.backward()
+
+
+def zeroed(model, x, to_none=False):
+    model.zero_grad(set_to_none=to_none)
+    model(x)["out"].square().sum().backward()
+
+
+def accumulated(model, x, number):
+    if number % 3 == 0:
+        model.zero_grad()
+    model(x)["out"].square().sum().backward()
+
+
+def elsewhere(model, x, number):
+    return torch.autograd.grad(model(x)["out"].square().sum(), list(model.parameters()))
+
+
+def elsewhere_in_between(model, x, number):
+    step(model, x)
+    elsewhere(model, torch.ones_like(x), number)
+
+
+def of_inputs(model, x, number):
+    leaf = x.clone().requires_grad_()
+    step(model, leaf)
+    return [leaf.grad]
+
+
+def of_chosen_weights(model, x, number):
+    model.zero_grad()
+    model(x)["out"].sum().backward(inputs=[model.layer.bias])
+
+
+IDIOMS = {
+    "zero_grad before the call": lambda model, x, number: step(model, x)[1:],
+    "zero_grad after the call": later,
+    "gradients set to zero": lambda model, x, number: zeroed(model, x),
+    "gradients set to zero, once to None": lambda model, x, number: zeroed(model, x, number == 4),
+    "accumulated over three": accumulated,
+    "they go elsewhere": elsewhere,
+    "they go elsewhere in between": elsewhere_in_between,
+    "those of inputs": of_inputs,
+    "those of chosen weights": of_chosen_weights,
+}
 
 
 HELD = {
@@ -179,17 +202,6 @@ def test_a_program_that_always_holds_the_last_gradients_gets_copies(calls):
     assert calls.engaged() == (True, "recorded; 1 calls ran as written")
 
 
-def test_the_first_replayed_gradient_may_be_held_as_well(calls):
-    model, grads = calls.model, []
-    for _ in range(6):
-        model.zero_grad()
-        model(torch.randn(4, 8))["out"].square().mean().backward()
-        grads.append((model.layer.weight.grad, model.layer.weight.grad.clone()))
-    assert all(torch.equal(held, values) for held, values in grads)
-    assert (calls.replayed, calls.eager) == (1, 3)
-    assert calls.engaged() == (False, f"3 of 4 calls: {graphed_calls.KEPT}")
-
-
 @pytest.mark.gpu
 def test_gradients_that_are_held_are_not_overwritten_on_the_gpu():
     model = Deep().cuda()
@@ -208,49 +220,23 @@ def test_gradients_that_are_held_are_not_overwritten_on_the_gpu():
 
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_kept_gradients_are_never_overwritten(calls, idiom):
-    plain = copy.deepcopy(calls.model)
-    for number in range(9):
-        x = torch.randn(4, 8)
-        for model in (plain, calls.model):
-            IDIOMS[idiom](model, x, number)
-        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad), number
-        assert torch.equal(calls.model.layer.bias.grad, plain.layer.bias.grad), number
-    assert calls.replayed == 7
+    found = keep_gradients(calls.model, copy.deepcopy(calls.model), idiom, "cpu")
+    for mine, theirs in zip(*found, strict=True):
+        assert all(map(torch.equal, mine, theirs))
+    assert calls.replayed == (7 if idiom != "they go elsewhere in between" else 16)
     assert calls.engaged() == (True, "recorded")
 
 
-def test_gradients_that_go_elsewhere_are_never_overwritten(calls):
-    plain = copy.deepcopy(calls.model)
-    mine, theirs = [], []
-    for number in range(6):
-        for model, found in ((calls.model, mine), (plain, theirs)):
-            loss = model(torch.full((4, 8), number - 2.5))["out"].square().sum()
-            found += torch.autograd.grad(loss, list(model.parameters()))
-    assert all(map(torch.equal, mine, theirs))
-    assert calls.replayed == 4
-
-
-def test_another_call_leaves_the_gradients_that_the_program_has_not_used_yet(calls):
-    plain = copy.deepcopy(calls.model)
-    for number in range(6):
-        for model in (calls.model, plain):
-            step(model, torch.full((4, 8), number - 2.5))
-            loss = model(torch.ones(4, 8))["out"].sum()
-            torch.autograd.grad(loss, list(model.parameters()))
-        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad), number
-    assert calls.replayed == 10
-
-
-def test_an_inputs_gradients_are_never_overwritten(calls):
-    plain = copy.deepcopy(calls.model)
-    mine, theirs = [], []
-    for number in range(6):
-        for model, found in ((calls.model, mine), (plain, theirs)):
-            x = torch.full((4, 8), number - 2.5, requires_grad=True)
-            step(model, x)
-            found += [x.grad, model.layer.weight.grad.clone()]
-    assert all(map(torch.equal, mine, theirs))
-    assert calls.replayed == 4
+def keep_gradients(model, plain, idiom, device, count=9, between=lambda number: None):
+    """What each of both has in `.grad` after each step, and all that it was given besides."""
+    found, given = ([], []), ([], [])
+    for number in range(count):
+        between(number)
+        x = torch.randn(4, 8, device=device)
+        for net, seen, kept in zip((model, plain), found, given, strict=True):
+            kept += IDIOMS[idiom](net, x, number) or ()
+            seen.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+    return [[*seen, kept] for seen, kept in zip(found, given, strict=True)]
 
 
 def test_a_gradient_stays_the_tensor_that_the_program_holds(calls):
@@ -260,18 +246,6 @@ def test_a_gradient_stays_the_tensor_that_the_program_holds(calls):
     calls.model(torch.randn(4, 8))
     assert calls.model.layer.weight.grad is held
     assert torch.equal(held, expected)
-
-
-def test_backward_for_chosen_inputs_alone(calls):
-    for _ in range(2):
-        step(calls.model)
-    for number in range(3):
-        calls.model.zero_grad()
-        x = torch.randn(4, 8)
-        calls.model(x)["out"].sum().backward(inputs=[calls.model.layer.bias])
-        assert calls.model.layer.weight.grad is None
-        assert torch.equal(calls.model.layer.bias.grad, torch.full((4,), 4.0)), number
-    assert calls.replayed == 3
 
 
 def test_a_program_that_goes_back_twice_is_not_recorded(calls):
@@ -441,13 +415,6 @@ def deterministic():
     torch.backends.cudnn.deterministic = False
 
 
-@contextlib.contextmanager
-def in_an_autocast_region():
-    torch.set_autocast_enabled("cuda", True)
-    yield
-    torch.set_autocast_enabled("cuda", False)
-
-
 REPLACED = StandIn(nn.functional, {"embedding": nn.functional.embedding})
 
 
@@ -512,32 +479,48 @@ def test_an_input_elsewhere_is_not_baked_in(calls):
 def test_in_an_autocast_region_it_is_another_call(calls):
     for _ in range(4):
         step(calls.model)
-    with in_an_autocast_region():
+    torch.set_autocast_enabled("cuda", True)
+    try:
         step(calls.model)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
     assert (calls.replayed, calls.eager) == (2, 1)
 
 
 class Scaled(Net):
     def __init__(self):
         super().__init__()
-        self.scale, self.gate = 1.0, nn.Identity()
+        self.scale, self.gate, self.mask = 1.0, nn.Identity(), torch.ones(8)
+        self.register_buffer("shift", torch.zeros(8))
 
     def forward(self, x):
+        x = x * self.mask + self.shift
         return super().forward(x * (self.scale if self.gate.training else -1.0))
 
 
-def test_numbers_set_on_the_model_are_not_baked_in():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, number: setattr(model, "scale", float(number)),  # a schedule
+        lambda model, number: model.gate.train(number > 9),
+        lambda model, number: setattr(model, "mask", torch.full((8,), float(number))),
+        lambda model, number: setattr(model, "shift", torch.full((8,), float(number))),
+    ],
+    ids=["a number", "a mode", "a tensor", "a buffer"],
+)
+def test_what_is_set_on_the_model_is_not_baked_in(change):
+    """In the recording's memory a tensor may even be another by then: it keeps none alive."""
     calls = calls_of(Scaled())
     never = copy.deepcopy(calls.model)
     for number in range(16):
+        if number in (5, 11):
+            for model in (calls.model, never):
+                change(model, number)
         x = torch.randn(4, 8)
-        for model in (calls.model, never):
-            model.scale = 1.0 + number // 8  # a schedule
-            model.gate.train(number < 12)
         found, expected = step(calls.model, x)[0]["out"], step(never, x)[0]["out"]
         assert torch.equal(found, expected), number
     assert len(calls.recorded) == 3
-    assert (calls.replayed, calls.eager) == (6 + 2 + 2, 4)
+    assert calls.replayed == 3 + 4 + 3
 
 
 class Drawing(Net):
@@ -737,21 +720,6 @@ def test_reserved_bytes_are_told_without_what_is_unused(monkeypatch):
     assert recordings.reserved_bytes(torch.device("cpu")) == 0
 
 
-def test_a_failed_recording_is_given_up_for_good(calls):
-    tries = []
-
-    def broken(*args):
-        tries.append(args)
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
-
-    calls.capture = broken
-    for _ in range(5):
-        step(calls.model)
-    assert len(tries) == 1
-    reason = "recording failed: operation not permitted when stream is capturing"
-    assert calls.engaged() == (False, reason)
-
-
 @pytest.mark.parametrize(
     ("mask", "reason"),
     [
@@ -852,20 +820,17 @@ class Deep(Net):
 def test_kept_gradients_on_the_gpu(idiom):
     torch.manual_seed(0)
     model, job = Deep().cuda(), Job()
-    plain = copy.deepcopy(model)
-    applied = cuda_graphs.apply(job, model, {})
-    for number in range(12):
+    applied = [cuda_graphs.apply(job, model, {})]
+
+    def switch(number):
         if number == 6:
-            applied.undo()
-            applied = cuda_graphs.apply(job, model, {})
-            assert applied.steps_to_ready() == 0
-        x = torch.randn(4, 8, device="cuda")
-        for net in (plain, model):
-            IDIOMS[idiom](net, x, number)
-        pairs = zip(model.parameters(), plain.parameters(), strict=True)
-        for mine, theirs in pairs:
-            torch.testing.assert_close(mine.grad, theirs.grad)
-    assert applied.engaged() == (True, "recorded")
+            applied[-1].undo()
+            applied.append(cuda_graphs.apply(job, model, {}))
+            assert applied[-1].steps_to_ready() == 0
+
+    found = keep_gradients(model, copy.deepcopy(model), idiom, "cuda", 12, switch)
+    torch.testing.assert_close(*found)
+    assert applied[-1].engaged() == (True, "recorded")
     assert graphed_calls.of_job(job)[0].recording.grown > 0
 
 
@@ -1026,31 +991,6 @@ def test_a_hook_that_is_added_later_ends_the_recording(calls):
     assert calls.recording is None
 
 
-class Masked(Net):
-    def __init__(self):
-        super().__init__()
-        self.mask = torch.ones(8)
-        self.register_buffer("shift", torch.zeros(8))
-
-    def forward(self, x):
-        return super().forward(x * self.mask + self.shift)
-
-
-@pytest.mark.parametrize("name", ["mask", "shift"])
-def test_tensors_set_on_the_model_are_not_baked_in(name):
-    """In the recording's memory they may even be others by then: it keeps none of them alive."""
-    calls = calls_of(Masked())
-    never = copy.deepcopy(calls.model)
-    for number in range(16):
-        if number in (5, 11):
-            for model in (calls.model, never):
-                setattr(model, name, torch.full((8,), float(number)))
-        x = torch.randn(4, 8)
-        found, expected = step(calls.model, x)[0]["out"], step(never, x)[0]["out"]
-        assert torch.equal(found, expected), number
-    assert calls.replayed == 3 + 4 + 3
-
-
 def test_a_tensor_on_the_host_counts_by_its_value():
     model = nn.Linear(4, 4, device="meta")
     model.rate = torch.tensor(1.0)
@@ -1077,24 +1017,26 @@ def test_what_takes_most_of_the_free_memory_is_given_up(calls, monkeypatch):
     assert calls.engaged() == (False, "it takes 0.0 GiB, most of what is free")
 
 
-def test_buffers_notes_and_generators_are_put_back_after_a_failure():
-    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout())
+def test_a_failed_recording_is_given_up_for_good_and_leaves_no_trace():
+    model, tries = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout()), []
     calls = calls_of(model)
 
     def capture(whole, samples):
-        whole(*samples)
+        tries.append(whole(*samples))
         random.random()
-        raise RuntimeError("no")
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     calls.capture = capture
     for _ in range(2):
         model(torch.randn(4, 8)).sum().backward()
     state = forward_state.keep([model])
     never = copy.deepcopy(model)
-    expected = never(torch.ones(4, 8)), random.random()
+    expected = [never(torch.ones(4, 8)) for _ in range(3)], random.random()
     state()
-    found = model(torch.ones(4, 8)), random.random()
-    assert calls.engaged() == (False, "recording failed: no")
-    assert torch.equal(found[0], expected[0])
+    found = [model(torch.ones(4, 8)) for _ in range(3)], random.random()
+    reason = "recording failed: operation not permitted when stream is capturing"
+    assert calls.engaged() == (False, reason)
+    assert len(tries) == 1
+    assert all(map(torch.equal, found[0], expected[0]))
     assert found[1] == expected[1]
     assert all(map(torch.equal, model.buffers(), never.buffers()))
