@@ -61,14 +61,17 @@ def step(model, x=None, **options):
 
 
 def test_recorded_at_the_third_call_and_replayed_with_the_same_results(calls):
-    plain, x = copy.deepcopy(calls.model), torch.randn(4, 8)
+    plain, outputs = copy.deepcopy(calls.model), []
     for _ in range(5):
+        x = torch.randn(4, 8)
         out, grad = step(calls.model, x)
         expected, expected_grad = step(plain, x)
+        outputs.append((out, expected))
+        assert torch.equal(grad, expected_grad)
+    for out, expected in outputs:  # the program may keep them
         assert torch.equal(out["out"], expected["out"])
         assert out["mask"] is None
         assert torch.equal(out["more"][0], expected["more"][0])
-        assert torch.equal(grad, expected_grad)
     assert len(calls.recorded) == 1
     assert calls.replayed == 3
     assert calls.engaged() == (True, "recorded")
@@ -778,31 +781,6 @@ def test_promise_and_by_hand():
     compile(cuda_graphs.by_hand(FACTS, {}), "by_hand", "exec")
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("autocast", [False, True])
-def test_training_on_the_gpu_is_the_same_and_statistics_are_taken_once(autocast):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)).cuda()
-    plain = copy.deepcopy(model)
-    applied = cuda_graphs.apply(Job(), model, {})
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (model, plain)]
-    kept, losses = [], []  # a program holds its loss, and the graph behind it
-    for number in range(8):
-        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).cuda()
-        for net, optimizer in zip((model, plain), optimizers, strict=True):
-            optimizer.zero_grad()
-            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-                out = net(x)
-            losses.append(out.float().square().mean())
-            losses[-1].backward()
-            optimizer.step()
-            kept.append(out)
-    for one, two in zip(kept[::2], kept[1::2], strict=True):
-        torch.testing.assert_close(one, two)
-    torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
-    assert applied.engaged() == (True, "recorded")
-
-
 class Deep(Net):
     """With temporaries in its forward pass, whose memory the backward pass may be given."""
 
@@ -874,12 +852,6 @@ class Stream:
 class Graph:
     """torch.cuda.CUDAGraph, which replays nothing."""
 
-    made = 0
-
-    def __init__(self):
-        Graph.made += 1
-        self.number = Graph.made
-
     def replay(self):
         pass
 
@@ -902,7 +874,7 @@ def cuda(monkeypatch):
     told = []
 
     def clean_up(current, random, pools, graph=None):
-        told.append((current, random, pools, graph and graph.number, Device.current))
+        told.append((current, random, pools, graph is not None, Device.current))
 
     before = Stream("before")
     monkeypatch.setattr(torch.cuda, "graph", Recording)
@@ -914,7 +886,6 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "device", Device)
     monkeypatch.setattr(cuda_graphs.captures, "clean_up", clean_up)
-    monkeypatch.setattr(Graph, "made", 0)
     monkeypatch.setattr(Failing, "calls", 0)
     return told
 
@@ -930,8 +901,8 @@ class Tupled(nn.Module):
         return (self.model(*tensors),)
 
 
-@pytest.mark.parametrize(("begins", "graph"), [(True, 1), (False, None)])
-def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, begins, graph):
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, begins):
     def refuse(self):
         raise RuntimeError("previous error during capture")
 
@@ -942,7 +913,7 @@ def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, 
     with pytest.raises(RuntimeError, match="previous error during capture"):
         cuda_graphs._capture(model, (torch.ones(4, 8),))
     current = torch.cuda.current_stream()
-    assert cuda == [(current, "the state before", [(0, 7)], graph, "cpu")]
+    assert cuda == [(current, "the state before", [(0, 7)], begins, "cpu")]
     assert all(map(lambda one, two: one is two, before, model.parameters()))
     assert Device.current == "cuda:0"
 
