@@ -133,8 +133,8 @@ def same(first: Any, second: Any) -> bool:
             return False
         return bool(torch.equal(*(item.reshape(-1).view(torch.uint8) for item in (first, second))))
     if is_array(first):
-        forms = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (first, second)]
-        return bool(forms[0] == forms[1] and first.tobytes() == second.tobytes())
+        arrays = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (first, second)]
+        return bool(arrays[0] == arrays[1] and first.tobytes() == second.tobytes())
     if type(first) is dict:
         return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
     if isinstance(first, (list, tuple)):
