@@ -50,7 +50,11 @@ def epochs(boost: Any, make: Callable[[], Any], boosted: bool) -> tuple[list[Any
     for _ in range(3):
         found.append([seen(batch) for batch in start(job, loader)])
         found.append([torch.rand(2).tolist(), random.random(), np.random.rand()])
-    return found, applied.engaged() if applied is not None else None
+    said = applied.engaged() if applied is not None else None
+    if applied is not None:
+        getattr(boost, "forget", lambda job: None)(job)
+        applied.undo()
+    return found, said
 
 
 def told(boost: Any, make: Callable[[], Any]) -> Any:

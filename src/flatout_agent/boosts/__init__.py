@@ -28,6 +28,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from flatout_agent.attach.chain import is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, whole_speedup
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ loss that is read, all of it shows."""
 LEAST_LOADING, MOST_LOADING = 0.05, 0.9
 """The share of a step that loading must take for a cache to gain, and the most that is put down to
 it."""
+COMPILED = "the model is compiled"
 NO_SHARE = 0.02
 """Kinds of operations that take a smaller share of the step are ignored."""
 
@@ -177,12 +179,31 @@ def why_not_eager_on_cpu(facts: JobFacts) -> str | None:
     if facts.device != "cpu":
         return f"the model is on {facts.device}, not on the CPU"
     if facts.models and all(model.compiled for model in facts.models):
-        return "the model is compiled"
+        return COMPILED
     return None
 
 
-def require_cpu(model: Any) -> None:
-    """Raises Declined if the model's weights are on an accelerator."""
+def require_cpu(model: Any, compiled: str = "") -> None:
+    """Raises Declined if the model's weights are on an accelerator.
+
+    compiled: why it declines a model that the script compiles, if it does.
+    """
     device = next((str(parameter.device.type) for parameter in model.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
+    if compiled and is_compiled(model):
+        raise Declined(compiled)
+
+
+def counting(taken: Callable[[], int], some: str, none: str) -> Callable[[], tuple[bool, str]]:
+    """For `Applied.engaged`: whether calls were taken since now.
+
+    some: what it says with their number in front; none: what it says without any.
+    """
+    before = taken()
+
+    def engaged() -> tuple[bool, str]:
+        count = taken() - before
+        return (True, f"{count} {some}") if count else (False, none)
+
+    return engaged

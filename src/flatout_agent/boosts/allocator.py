@@ -3,9 +3,7 @@
 ## What it does
 On a CUDA device it turns on `expandable_segments` in PyTorch's caching allocator, through the
 environment. On a CPU under Linux with glibc it tells `malloc` (`mallopt`) to serve large tensors
-from its own heap and to keep that heap: `malloc = "glibc-keep"`. With `malloc = "tcmalloc"` or
-`"jemalloc"`, where such a library is installed, it is preloaded instead (`LD_PRELOAD`) and
-configured to keep freed pages.
+from its own heap and to keep that heap.
 
 ## Why it is faster
 glibc requests each block over 32 MiB from the system anew and returns it as soon as it is freed, so
@@ -16,8 +14,8 @@ segments grow instead, which saves memory and calls to `cudaMalloc`.
 ## When it does nothing
 On musl, macOS and Windows on a CPU; on ROCm and on Windows on a GPU, where segments cannot expand;
 where the environment configures the allocator already (PYTORCH_CUDA_ALLOC_CONF with its own
-`expandable_segments` or backend, GLIBC_TUNABLES, MALLOC_*, another preloaded malloc); where the
-library asked for is not installed. Steps with small tensors gain nothing.
+`expandable_segments` or backend, GLIBC_TUNABLES, MALLOC_*, a preloaded malloc such as jemalloc).
+Steps with small tensors gain nothing.
 
 ## What it may change
 Results stay the same. The process's resident memory stays at its peak between steps. A CUDA tensor
@@ -26,7 +24,7 @@ shared with another process needs torch 2.4 or newer on both sides.
 ## How it is undone
 glibc's documented defaults are set again (for the threshold that glibc adapts by itself, the
 largest value it could have reached), and free memory is returned. What was set in the environment
-(`LD_PRELOAD`, PYTORCH_ALLOC_CONF) ends with the process.
+(PYTORCH_ALLOC_CONF) ends with the process.
 
 ## References
 - https://man7.org/linux/man-pages/man3/mallopt.3.html
@@ -39,8 +37,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +53,7 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.EXACT,
     moment=Moment.START,
-    params={"malloc": ("glibc-keep", "tcmalloc", "jemalloc")},
+    params={"malloc": ("glibc-keep",)},
 )
 EXPAND = "expandable_segments:True"
 CONF_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -70,27 +66,17 @@ MALLOPT = {
     M_TRIM_THRESHOLD: (-1, 64 * MIB),
     M_TOP_PAD: (64 * MIB, 131_072),
 }
-LIBRARIES = {
-    "tcmalloc": ("libtcmalloc_minimal.so", "libtcmalloc.so"),
-    "jemalloc": ("libjemalloc.so",),
-}
-SETTINGS = {
-    "tcmalloc": {
-        "TCMALLOC_RELEASE_RATE": "0",
-        "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(1 << 50),  # it would write to stderr
-    },
-    "jemalloc": {"MALLOC_CONF": "metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"},
-}
-FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64")
+PRELOADED = ("tcmalloc", "jemalloc", "mimalloc")
+"""Other mallocs, which a program may have in place of glibc's."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why this allocator setting does not suit this job."""
     if facts.device == "cuda":
-        return _why_not_cuda(facts, params)
+        return _why_not_cuda(facts)
     if facts.device != "cpu":
         return f"nothing to set for device {facts.device}"
-    return _why_not_cpu(facts.system, _malloc(params), os.environ)
+    return _why_not_cpu(facts.system, os.environ)
 
 
 def promise(facts: JobFacts, params: Params) -> float:
@@ -103,19 +89,11 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def environment(facts: JobFacts, params: Params) -> dict[str, str]:
     """Variables to set before the process starts; none if the boost does not apply."""
-    if applies(facts, params) is not None:
+    if facts.device != "cuda" or applies(facts, params) is not None:
         return {}
-    if facts.device == "cuda":
-        name = _conf_name(facts.torch, os.environ)
-        setting = os.environ.get(name, "").strip(", ")
-        return {name: f"{setting},{EXPAND}" if setting else EXPAND}
-    malloc = _malloc(params)
-    library = find_library(malloc) if malloc in LIBRARIES else None
-    if library is None:
-        return {}
-    first = os.environ.get("LD_PRELOAD", "")
-    unset = {key: text for key, text in SETTINGS[malloc].items() if key not in os.environ}
-    return {"LD_PRELOAD": f"{library}:{first}" if first else library, **unset}
+    name = _conf_name(facts.torch, os.environ)
+    setting = os.environ.get(name, "").strip(", ")
+    return {name: f"{setting},{EXPAND}" if setting else EXPAND}
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
@@ -129,12 +107,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     # `is_available` would initialize the driver; this asks NVML first.
     if EXPAND in conf.replace(" ", "") and torch.cuda.device_count() > 0:
         return Applied(lambda: None, _segments_expand)
-    malloc = _malloc(params)
-    if malloc in LIBRARIES:
-        if not _loaded(LIBRARIES[malloc]):
-            raise Declined(f"{malloc} is not loaded: LD_PRELOAD must name it before the start")
-        return Applied(lambda: None, lambda: (True, f"{malloc} is loaded"))
-    reason = _why_not_cpu(sys.platform, malloc, os.environ)
+    reason = _why_not_cpu(sys.platform, os.environ)
     if reason is not None:
         raise Declined(reason)
     return _keep_heap()
@@ -160,13 +133,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _malloc(params: Params) -> str:
-    return str(params.get("malloc", "glibc-keep"))
-
-
-def _why_not_cuda(facts: JobFacts, params: Params) -> str | None:
-    if _malloc(params) != "glibc-keep":
-        return f"{_malloc(params)} is for jobs on a CPU"
+def _why_not_cuda(facts: JobFacts) -> str | None:
     if facts.hip:
         return "ROCm's allocator cannot expand segments"
     if facts.system == "win32":
@@ -178,14 +145,12 @@ def _why_not_cuda(facts: JobFacts, params: Params) -> str | None:
     return None
 
 
-def _why_not_cpu(system: str, malloc: str, environ: Mapping[str, str]) -> str | None:
+def _why_not_cpu(system: str, environ: Mapping[str, str]) -> str | None:
     if system != "linux":
         return f"malloc cannot be set on {system}"
-    preloaded = re.search(r"tcmalloc|jemalloc|mimalloc", environ.get("LD_PRELOAD", ""))
-    if preloaded:
-        return f"LD_PRELOAD already loads {preloaded.group()}"
-    if malloc in LIBRARIES:
-        return None if find_library(malloc) else f"{malloc} is not installed on this machine"
+    for name in PRELOADED:
+        if name in environ.get("LD_PRELOAD", ""):
+            return f"LD_PRELOAD loads {name}"
     if not _glibc():
         return "the C library is not glibc"
     if "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
@@ -214,41 +179,12 @@ def _conf_name(version: str, environ: Mapping[str, str]) -> str:
     return CONF_NAMES[0] if numbers >= [2, 9] else CONF_NAMES[1]
 
 
-def find_library(malloc: str, folders: tuple[str, ...] = FOLDERS) -> str | None:
-    """Path of this malloc's shared library, from the loader's cache and the usual folders."""
-    for name in LIBRARIES[malloc]:
-        in_cache = re.search(rf"^\s*{re.escape(name)}\S* .*=> (\S+)$", _loader_cache(), re.M)
-        if in_cache:
-            return in_cache.group(1)
-        for folder in folders:
-            paths = sorted([*Path(folder).glob(f"{name}*"), *Path(folder).glob(f"*/{name}*")])
-            if paths:
-                return str(paths[0])
-    return None
-
-
-def _loader_cache() -> str:
-    command = shutil.which("ldconfig") or shutil.which("ldconfig", path="/sbin:/usr/sbin")
-    if command is None:
-        return ""
-    try:
-        return subprocess.run(
-            [command, "-p"], capture_output=True, text=True, timeout=10, check=False
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _loaded(names: tuple[str, ...]) -> bool:
+def _keep_heap() -> Applied:
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
-        return False
-    return any(name in maps for name in names)
-
-
-def _keep_heap() -> Applied:
-    if any(_loaded(names) for names in LIBRARIES.values()):
+        maps = ""
+    if any(name in maps for name in PRELOADED):
         raise Declined("another malloc than glibc's is loaded")
     libc = ctypes.CDLL(None)
     refused = [key for key, (value, _) in MALLOPT.items() if libc.mallopt(key, value) != 1]

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_wait
-from flatout_agent.speedups.samples import batch_reads
+from flatout_agent.speedups.samples import batch_reads, samples
 
 if TYPE_CHECKING:
     import torch
@@ -137,8 +137,8 @@ class _Rows:
             plain = iterator._dataset_fetcher
             if self.off is not None or type(plain) is not fetch._MapDatasetFetcher:
                 continue
-            default = torch.utils.data._utils.collate.default_collate
-            if plain.auto_collation and plain.collate_fn is default and "fetch" not in vars(plain):
+            collated = plain.auto_collation and samples.collates_by_default(plain.collate_fn)
+            if collated and "fetch" not in vars(plain):
                 iterator._dataset_fetcher = Fetcher(plain, self)
 
     def stop(self, reason: str) -> None:
@@ -190,7 +190,7 @@ class Fetcher:
         expected = self.plain.fetch(indices)
         try:
             batch = batch_reads.together(self.plain.dataset, indices)
-            if not batch_reads.same(batch, expected):
+            if not samples.same(batch, expected):
                 self.rows.stop("the first batch came out different")
         except Exception as error:
             self.rows.stop(str(error) or type(error).__name__)

@@ -51,11 +51,10 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import compiled_by_user
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import require_cpu, speedup, speedup_of_work
+from flatout_agent.boost import Applied, Boost, Moment, Risk, Switch
+from flatout_agent.boosts import counting, require_cpu, speedup, speedup_of_work
 from flatout_agent.speedups.attention import Way, attention
-from flatout_agent.speedups.stand_in import StandIns
+from flatout_agent.speedups.stand_in import StandIns, is_plain
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +70,7 @@ BOOST = Boost(
     redraws=True,
 )
 
+BY_ITSELF = "the model is compiled, and draws its masks itself"
 LEAST_SHARE = 0.005
 """Share of the step that masks must take; with less there is nothing to gain."""
 SMALLEST = 4096
@@ -95,7 +95,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     if facts.models and not any(model.random_forward for model in facts.models):
         return "the model's forward pass draws no random numbers"
     if facts.models and all(model.compiled for model in facts.models):
-        return "the model is compiled, and draws its masks itself"
+        return BY_ITSELF
     if facts.shares and facts.shares.get("dropout", 1.0) < LEAST_SHARE:
         return f"masks take {facts.shares['dropout']:.1%} of the step"
     return None
@@ -108,20 +108,11 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace dropout from now on."""
-    require_cpu(target)
-    if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
-        raise Declined("the model is compiled, and draws its masks itself")
+    require_cpu(target, BY_ITSELF)
     stand_in = _stand_in()
-    drawn = stand_in.drawn
+    none = f"no dropout of {SMALLEST:,} elements or more was seen"
     stand_in.hold()
-
-    def engaged() -> tuple[bool, str]:
-        count = stand_in.drawn - drawn
-        if count:
-            return True, f"{count} masks drawn"
-        return False, f"no dropout of {SMALLEST:,} elements or more was seen"
-
-    return Applied(stand_in.let_go, engaged)
+    return Applied(stand_in.let_go, counting(lambda: stand_in.drawn, "masks drawn", none))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -304,30 +295,13 @@ class Dropouts:
         """Whether these are plain tensors on the CPU in a plain call, not traced, compiled or
         transformed.
         """
-        import torch
-
-        if not self._stand_ins.holders or torch.compiler.is_compiling() or torch._C._is_tracing():
-            return False
-        if not isinstance(p, float) or not 1.0 / STEPS <= p <= 1.0 - 1.0 / STEPS:
-            return False
-        plain = (torch.Tensor, torch.nn.Parameter)
         return (
-            all(type(item) in plain and _is_dense(item) for item in tensors)
-            and not torch.overrides.has_torch_function(tensors)
-            and not torch._C._len_torch_dispatch_stack()
+            bool(self._stand_ins.holders)
+            and isinstance(p, float)
+            and 1.0 / STEPS <= p <= 1.0 - 1.0 / STEPS
+            and is_plain(*tensors)
+            and all(item.device.type == "cpu" and item.is_floating_point() for item in tensors)
         )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    import torch
-
-    return bool(
-        tensor.device.type == "cpu"
-        and tensor.is_floating_point()
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
 
 
 def _as_added(attn_mask: torch.Tensor | None, query: torch.Tensor) -> Any:

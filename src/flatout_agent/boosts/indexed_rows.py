@@ -41,9 +41,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import is_compiled
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import require_cpu, speedup_of_work, why_not_eager_on_cpu
+from flatout_agent.boost import Applied, Boost, Moment, Risk
+from flatout_agent.boosts import COMPILED, require_cpu, speedup_of_work, why_not_eager_on_cpu
 from flatout_agent.speedups.getitem import getitem
 from flatout_agent.speedups.indexed_rows import RowSums, SortedIndices
 from flatout_agent.speedups.stand_in import Maker, StandIns, is_plain
@@ -72,9 +71,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace the functions from now on."""
-    require_cpu(target)
-    if is_compiled(target):
-        raise Declined("the model is compiled")
+    require_cpu(target, COMPILED)
     indexing = _indexing()
     rows = indexing.rows
     picked_before, summed_before = rows.picked, rows.summed

@@ -43,9 +43,14 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import is_compiled
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import require_cpu, speedup_of_work, why_not_eager_on_cpu
+from flatout_agent.boost import Applied, Boost, Moment, Risk
+from flatout_agent.boosts import (
+    COMPILED,
+    counting,
+    require_cpu,
+    speedup_of_work,
+    why_not_eager_on_cpu,
+)
 from flatout_agent.speedups import packed_sequences
 from flatout_agent.speedups.stand_in import StandIns, is_plain
 
@@ -80,20 +85,12 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace the functions from now on."""
-    require_cpu(target)
-    if is_compiled(target):
-        raise Declined("the model is compiled")
+    require_cpu(target, COMPILED)
     layers = _layers()
-    taken_before = layers.taken
+    some = "packed sequences computed over padded ones"
+    none = "no packed sequence that is faster this way was seen"
     layers.hold()
-
-    def engaged() -> tuple[bool, str]:
-        count = layers.taken - taken_before
-        if count:
-            return True, f"{count} packed sequences computed over padded ones"
-        return False, "no packed sequence that is faster this way was seen"
-
-    return Applied(layers.let_go, engaged)
+    return Applied(layers.let_go, counting(lambda: layers.taken, some, none))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

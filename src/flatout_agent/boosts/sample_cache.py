@@ -43,7 +43,6 @@ is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
@@ -155,24 +154,14 @@ def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
         len(dataset)
     except Exception as error:
         return f"the dataset has no length ({type(error).__name__})"
-    sources = list(_sources(data, dataset))
+    levels = list(samples.levels(dataset))
+    sources = [level for level in levels if not samples.combines(level)]
     if all(type(source) is data.TensorDataset for source in sources):
         return "the samples are in memory already"
-    if any(getattr(source, "__getitems__", None) for source in sources):
+    if any("__getitems__" in getattr(level, "__dict__", {}) for level in levels) or any(
+        getattr(source, "__getitems__", None) for source in sources
+    ):
         return "the dataset loads whole batches: a sample may depend on the others of its batch"
     if worker_safety.random_generators(loader) or any(map(samples.names_generator, sources)):
         return "the dataset has a random generator of its own"
     return "the amount of free memory is unknown here" if spare_memory() is None else None
-
-
-def _sources(data: Any, dataset: Any) -> Iterator[Any]:
-    """The datasets that really load, inside PyTorch's own that select and combine."""
-    has_own_fetch = "__getitems__" in getattr(dataset, "__dict__", {})
-    if type(dataset) is data.Subset and not has_own_fetch:
-        yield from _sources(data, dataset.dataset)
-    elif type(dataset) in (data.ConcatDataset, data.StackDataset) and not has_own_fetch:
-        parts = dataset.datasets
-        for part in parts.values() if isinstance(parts, dict) else parts:
-            yield from _sources(data, part)
-    else:
-        yield dataset

@@ -46,9 +46,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flatout_agent.attach.chain import is_compiled
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, whole_speedup
-from flatout_agent.boosts import require_cpu, speedup_of_work, why_not_eager_on_cpu
+from flatout_agent.boost import Applied, Boost, Moment, Risk, whole_speedup
+from flatout_agent.boosts import (
+    COMPILED,
+    counting,
+    require_cpu,
+    speedup_of_work,
+    why_not_eager_on_cpu,
+)
 from flatout_agent.speedups.slice_gradients import SMALLEST, slice_gradients
 
 if TYPE_CHECKING:
@@ -80,20 +85,13 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace the functions from now on."""
-    require_cpu(target)
-    if is_compiled(target):
-        raise Declined("the model is compiled")
+    require_cpu(target, COMPILED)
     gradients = slice_gradients()
-    taken_before = gradients.taken
+    none = f"no slices of a tensor of {SMALLEST:,} numbers were read or written in turn"
     gradients.hold()
-
-    def engaged() -> tuple[bool, str]:
-        count = gradients.taken - taken_before
-        if count:
-            return True, f"{count} slices read or written"
-        return False, f"no slices of a tensor of {SMALLEST:,} numbers were read or written in turn"
-
-    return Applied(gradients.let_go, engaged)
+    return Applied(
+        gradients.let_go, counting(lambda: gradients.taken, "slices read or written", none)
+    )
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

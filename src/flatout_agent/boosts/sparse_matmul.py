@@ -52,9 +52,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import (
+    COMPILED,
+    counting,
     multiplies,
     require_cpu,
     speedup,
@@ -93,22 +94,14 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace products from now on."""
-    require_cpu(target)
-    if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
-        raise Declined("the model is compiled")
+    require_cpu(target, COMPILED)
     products = sparse_products()
     if products.why_not is not None:
         raise Declined(products.why_not)
-    taken_before = products.taken
     products.hold(job)
-
-    def engaged() -> tuple[bool, str]:
-        count = products.taken - taken_before
-        if count:
-            return True, f"{count} products with matrices that are mostly zeros"
-        return False, "no constant matrix that is mostly zeros was multiplied"
-
-    return Applied(products.let_go, engaged)
+    some = "products with matrices that are mostly zeros"
+    none = "no constant matrix that is mostly zeros was multiplied"
+    return Applied(products.let_go, counting(lambda: products.taken, some, none))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from flatout_agent.speedups.samples.samples import Randomness
+from flatout_agent.speedups.forward_state import random_state
 
 OWN = frozenset(torch.nn.Module().__dict__)
 """What torch keeps in each module: parameters, buffers, children, hooks."""
@@ -41,7 +41,7 @@ class Kept:
             for module in model.modules()
         ]
         self._random = random_states()
-        self._of_the_process = Randomness()
+        self._restore_randomness = random_state([])
 
     def put_back(self) -> None:
         """Make everything as it was."""
@@ -57,7 +57,7 @@ class Kept:
                 if _changed(container, values):
                     container.clear()
                     (container.extend if isinstance(container, list) else container.update)(values)
-        self._of_the_process.put_back()
+        self._restore_randomness()
         set_random(self._random)
 
     def left(self) -> Left:

@@ -83,6 +83,37 @@ def random_state(models: Iterable[torch.nn.Module]) -> Restore:
     return restore
 
 
+def drawn(values: Iterable[Any] = ()) -> list[Any]:
+    """The states of the host's generators, and of those among these values: they compare as equal
+    if no number was drawn, and none was seeded.
+    """
+    import torch
+
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states.append(_comparable(numpy.random.get_state()))
+    for value in values:
+        if isinstance(value, random.Random):
+            states.append(value.getstate())
+        elif isinstance(value, torch.Generator):
+            states.append(value.get_state().numpy().tobytes())
+        elif type(value).__module__.startswith("numpy.random"):
+            bits = getattr(value, "bit_generator", value)
+            found = value.get_state() if hasattr(value, "get_state") else bits.state
+            states.append(_comparable(found))
+    return states
+
+
+def _comparable(state: Any) -> Any:
+    """NumPy's state with bytes for arrays, whose comparison is not a single boolean."""
+    if isinstance(state, dict):
+        return {name: _comparable(item) for name, item in state.items()}
+    if isinstance(state, tuple):
+        return [_comparable(item) for item in state]
+    return state.tobytes() if hasattr(state, "tobytes") else state
+
+
 def random_state_of(device: torch.device) -> Restore:
     """Save the random state of this device alone."""
     generator = _of_device(device)

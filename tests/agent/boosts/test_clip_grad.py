@@ -21,6 +21,7 @@ from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import clip_grad as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts
+from switched import switched, told
 
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 WRITTEN = imported_by_name.__wrapped__  # type: ignore[attr-defined]
@@ -33,21 +34,14 @@ def body() -> Any:
     return imported_by_name.__closure__[0].cell_contents  # type: ignore[attr-defined]
 
 
-def boosted() -> Applied:
-    return boost.apply(Job(), torch, {})
-
-
 def calls(applied: Applied) -> str:
-    answer = applied.engaged()
-    assert answer is not None
-    return answer[1]
+    return told(applied)[1]
 
 
 @pytest.fixture
 def applied() -> Iterator[Applied]:
-    applied = boosted()
-    yield applied
-    applied.undo()
+    with switched(boost) as applied:
+        yield applied
     assert body() is WRITTEN
 
 
@@ -258,7 +252,7 @@ def test_declined_where_torch_clips_differently(monkeypatch: pytest.MonkeyPatch)
     boost._clipping.cache_clear()
     try:
         with pytest.raises(Declined, match="differently"):
-            boosted()
+            boost.apply(Job(), torch, {})
     finally:
         boost._clipping.cache_clear()
 

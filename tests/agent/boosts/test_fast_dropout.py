@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 import pickle
 from collections.abc import Iterator
@@ -15,10 +14,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from flatout_agent.boost import Applied, Declined
+from flatout_agent.boost import Applied
 from flatout_agent.boosts import fast_dropout as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts
+from switched import switched, told
 
 MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=2, random_forward=True)
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", models=(MODEL,))
@@ -47,16 +47,9 @@ def boosted(model: nn.Module) -> Applied:
 @pytest.fixture
 def applied() -> Iterator[Applied]:
     torch.manual_seed(7)
-    applied = boosted(Net())
-    yield applied
-    applied.undo()
+    with switched(boost) as applied:
+        yield applied
     assert (functional.dropout, functional.scaled_dot_product_attention) == ORIGINALS
-
-
-def took_hold(applied: Applied) -> bool:
-    answer = applied.engaged()
-    assert answer is not None
-    return answer[0]
 
 
 def kept(size: int, p: float) -> torch.Tensor:
@@ -70,7 +63,7 @@ def test_the_share_kept_is_within_five_deviations(applied: Applied, size: int, p
     count = sum(float(kept(size, p).sum()) for _ in range(calls))
     drawn = calls * size
     assert abs(count - drawn * (1 - p)) < 5 * math.sqrt(drawn * p * (1 - p))
-    assert took_hold(applied)
+    assert told(applied)[0]
 
 
 def test_a_probability_between_two_thresholds_is_hit_on_average() -> None:
@@ -80,13 +73,6 @@ def test_a_probability_between_two_thresholds_is_hit_on_average() -> None:
     wanted = (1 - p) * 65536
     assert math.floor(wanted) < mean < math.ceil(wanted)
     assert abs(mean - wanted) < 5 * 0.5 / math.sqrt(len(spares))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_kept_elements_are_scaled_and_the_mean_stays(applied: Applied, size: int) -> None:
-    out = functional.dropout(torch.ones(size), 0.3)
-    assert set(out.unique().tolist()) == {0.0, float(torch.tensor(1.0).div(1 - 0.3))}
-    assert abs(float(out.mean()) - 1) < 5 * math.sqrt(0.3 / 0.7 / size)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -134,14 +120,6 @@ def test_the_gradient_takes_the_same_mask(applied: Applied, size: int) -> None:
     assert torch.equal(out == 0, grad == 0)
 
 
-def test_second_gradients(applied: Applied) -> None:
-    x = torch.randn(SMALL, requires_grad=True)
-    out = functional.dropout(x, 0.4).square().sum()
-    (first,) = torch.autograd.grad(out, x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    assert torch.allclose(second * x, first)
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
 )
@@ -150,7 +128,7 @@ def test_each_precision_keeps_its_dtype(applied: Applied, size: int, dtype: torc
     out = functional.dropout(torch.ones(size, dtype=dtype), 0.5)
     assert out.dtype == dtype
     assert set(out.unique().tolist()) == {0.0, 2.0}
-    assert took_hold(applied)
+    assert told(applied)[0]
 
 
 def test_under_autocast(applied: Applied) -> None:
@@ -159,7 +137,7 @@ def test_under_autocast(applied: Applied) -> None:
         out = model(x)
     assert out.dtype == torch.bfloat16
     out.float().sum().backward()
-    assert took_hold(applied)
+    assert told(applied)[0]
 
 
 def test_in_place(applied: Applied) -> None:
@@ -229,7 +207,7 @@ def test_a_recomputed_forward_pass_draws_the_same_mask(
         model.zero_grad()
         call(x).square().sum().backward()
         grads.append([parameter.grad for parameter in model.parameters()])
-    assert took_hold(applied)
+    assert told(applied)[0]
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 
 
@@ -256,7 +234,7 @@ def test_attention_computes_what_torch_computes(
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = attention(*parts, **options)
         found.append([out, *torch.autograd.grad(out.square().sum(), parts)])
-    assert took_hold(applied)
+    assert told(applied)[0]
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
@@ -278,7 +256,7 @@ def test_attention_that_stays_as_it_is(applied: Applied, case: str) -> None:
         parts[1:] = [part[:, :2] for part in parts[1:]]
     out = functional.scaled_dot_product_attention(*parts, **options)
     assert out.shape == parts[0].shape
-    assert not took_hold(applied)
+    assert not told(applied)[0]
 
 
 def test_what_stays_as_it_is(applied: Applied) -> None:
@@ -291,33 +269,16 @@ def test_what_stays_as_it_is(applied: Applied) -> None:
     assert Net().eval()(torch.randn(100, 32)).shape == (100, 8)
     with pytest.raises(ValueError, match="between 0 and 1"):
         functional.dropout(x, 1.5)
-    assert not took_hold(applied)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_transforms_tracing_and_subclasses_stay(applied: Applied) -> None:
-    class Own(torch.Tensor):
-        pass
-
-    out = functional.dropout(torch.randn(SMALL).as_subclass(Own), 0.5)
-    assert isinstance(out, Own)
-    torch.func.vmap(functional.dropout, randomness="different")(torch.randn(4, SMALL))
-    torch.func.grad(lambda x: functional.dropout(x).sum())(torch.randn(SMALL))
-    torch.jit.trace(Net(), torch.randn(100, 32), check_trace=False)
-    assert not took_hold(applied)
+    assert not told(applied)[0]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_compilers_see_the_original(applied: Applied) -> None:
-    model, x = Net(), torch.randn(100, 32)
+def test_compilers_see_torchs_own_attention(applied: Applied) -> None:
     layer = nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True)
-    torch.jit.save(torch.jit.script(model), io.BytesIO())
     torch.jit.script(layer)
-    torch.compile(model, backend="aot_eager", fullgraph=True)(x).sum().backward()
-    torch.compile(layer, backend="aot_eager", fullgraph=True)(x[None])
-    assert not took_hold(applied)
-    assert model.first.weight.grad is not None
+    torch.compile(layer, backend="aot_eager", fullgraph=True)(torch.randn(1, 100, 32))
+    assert not told(applied)[0]
 
 
 def test_copies_and_pickles(applied: Applied) -> None:
@@ -325,16 +286,6 @@ def test_copies_and_pickles(applied: Applied) -> None:
     again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
     assert list(again.state_dict()) == list(model.state_dict())
     assert pickle.loads(pickle.dumps(functional.dropout)) is functional.dropout
-
-
-def test_declined() -> None:
-    with pytest.raises(Declined, match="on meta"):
-        boosted(nn.Linear(2, 2, device="meta"))
-    model = Net()
-    model.compile(backend="eager")
-    with pytest.raises(Declined, match="compiled"):
-        boosted(model)
-    assert functional.dropout is ORIGINALS[0]
 
 
 def test_by_hand_drops_out() -> None:

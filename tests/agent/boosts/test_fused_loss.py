@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,22 +18,17 @@ from torch.utils.checkpoint import checkpoint
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import fused_loss as boost
 from flatout_agent.job import Job
-from flatout_agent.speedups import loss_in_pieces, skipped_rows
+from flatout_agent.speedups import loss_in_pieces
 from flatout_agent.wire import JobFacts
+from switched import switched, told
 
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
-ORIGINAL, LINEAR = torch._C._nn.cross_entropy_loss, functional.linear
+ORIGINAL = torch._C._nn.cross_entropy_loss
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def boosted(model: nn.Module | None = None) -> Applied:
     return boost.apply(Job(), model or nn.Linear(2, 2), {})
-
-
-def took(applied: Applied) -> bool:
-    answer = applied.engaged()
-    assert answer is not None
-    return answer[0]
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +42,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def applied() -> Iterator[Applied]:
     torch.manual_seed(7)
-    applied = boosted()
-    yield applied
-    applied.undo()
+    with switched(boost) as applied:
+        yield applied
     assert torch._C._nn.cross_entropy_loss is ORIGINAL
-    assert functional.linear is LINEAR
 
 
 def written(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -175,7 +167,7 @@ def test_what_is_not_finite(applied: Applied, value: float, smoothing: float, co
         target = torch.tensor([0, 1, 2, 3, -100, 4])
         loss = function(logits, target, label_smoothing=smoothing)
         results.append([loss.detach(), *torch.autograd.grad(loss, logits)])
-    assert took(applied)
+    assert told(applied)[0]
     for one, other in zip(*results, strict=True):
         assert torch.allclose(one, other, equal_nan=True)
 
@@ -247,7 +239,7 @@ def test_a_gradient_penalty(applied: Applied, dtype: torch.dtype, touched: bool)
     """Also where the program writes into its logits after the loss."""
     logits = (3 * torch.randn(4, 7)).to(dtype)
     found = _penalty(functional.cross_entropy, logits, touched)
-    assert took(applied)
+    assert told(applied)[0]
     near = 1e-5 if dtype is torch.float32 else 0.1 if touched else 0.02
     for one, other in zip(found, _penalty(written, logits, touched), strict=True):
         assert float((one - other).float().norm()) <= near * float(other.float().norm())
@@ -279,7 +271,7 @@ def test_gradients_are_the_programs_own_to_change(applied: Applied) -> None:
             (function(logits, target) + 0.3 * function(logits, target.flip(0))).backward()
             logits.grad.zero_()
         results.append([parameter.grad for parameter in model.parameters()])
-    assert took(applied)
+    assert told(applied)[0]
     assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(*results, strict=True))
 
 
@@ -310,7 +302,7 @@ def test_saved_tensors_elsewhere(applied: Applied) -> None:
     logits, target = torch.randn(5, 7, requires_grad=True), torch.arange(5)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.numpy(), torch.from_numpy):
         loss = functional.cross_entropy(logits, target)
-    assert took(applied)
+    assert told(applied)[0]
     found = torch.autograd.grad(3 * loss, logits)[0]
     assert torch.allclose(found, torch.autograd.grad(3 * written(logits, target), logits)[0])
 
@@ -327,7 +319,7 @@ def test_many_gradients_at_once(applied: Applied) -> None:
     )
     usual = torch.autograd.functional.hessian(lambda x: written(x, target), logits.detach())
     assert torch.allclose(second, usual, atol=1e-6)
-    assert took(applied)
+    assert told(applied)[0]
 
 
 # What stays as it is --------------------------------------------------------------------------
@@ -348,7 +340,7 @@ OTHERS: dict[str, Callable[[], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_stays_as_it_is(applied: Applied, name: str) -> None:
     found, usual = (function(*OTHERS[name]()) for function in (functional.cross_entropy, written))
-    assert not took(applied)
+    assert not told(applied)[0]
     assert torch.equal(found, usual)
     assert (found.dtype, found.requires_grad) == (usual.dtype, usual.requires_grad)
     assert str(found.grad_fn).split()[0] == str(usual.grad_fn).split()[0]
@@ -358,12 +350,12 @@ def test_the_dtype_under_autocast_decides(applied: Applied) -> None:
     logits = LOGITS.half().requires_grad_()
     with torch.autocast("cpu", torch.float16):
         functional.cross_entropy(logits, TARGET)
-    assert not took(applied)
+    assert not told(applied)[0]
     with torch.autocast("cpu", torch.bfloat16):
         assert functional.cross_entropy(LOGITS.bfloat16().requires_grad_(), TARGET).dtype == (
             torch.float32
         )
-    assert took(applied)
+    assert told(applied)[0]
 
 
 @pytest.mark.parametrize(("target", "kind"), [(5, IndexError), (-1, IndexError), (99, IndexError)])
@@ -381,7 +373,7 @@ def test_errors_are_those_of_torch(applied: Applied, target: int, kind: type[Exc
         functional.cross_entropy(logits, TARGET, weight=torch.ones(3))
     with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'weight'"):
         functional.cross_entropy(logits, TARGET, weight=torch.ones(5, requires_grad=True))
-    assert not took(applied)
+    assert not told(applied)[0]
 
 
 def test_an_error_of_ours_reaches_nobody(applied: Applied, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,31 +385,13 @@ def test_an_error_of_ours_reaches_nobody(applied: Applied, monkeypatch: pytest.M
     assert torch.equal(functional.cross_entropy(logits, TARGET), written(logits, TARGET))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
-def test_transforms_modes_and_subclasses_stay(applied: Applied) -> None:
-    class Own(torch.Tensor):
-        pass
-
-    from torch.utils._python_dispatch import TorchDispatchMode
-
+def test_modes_of_torch_that_need_its_own(applied: Applied) -> None:
     logits = LOGITS.clone().requires_grad_()
-    kind: Any = functional.cross_entropy(logits.as_subclass(Own), TARGET)
-    assert isinstance(kind, Own)
-    torch.func.grad(functional.cross_entropy)(LOGITS, TARGET)
-    torch.func.vmap(functional.cross_entropy)(logits.view(2, 3, 5), TARGET.view(2, 3))
-    torch.func.jvp(lambda x: functional.cross_entropy(x, TARGET), (LOGITS,), (LOGITS,))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(logits, LOGITS)
         functional.cross_entropy(dual, TARGET)
-    torch.jit.trace(lambda x: functional.cross_entropy(x, TARGET), logits, check_trace=False)
-    base: Any = TorchDispatchMode
-
-    class Watch(base):  # type: ignore[misc]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    for mode in (Watch(), torch.autograd.detect_anomaly(), torch.no_grad()):
+    for mode in (torch.autograd.detect_anomaly(), torch.no_grad()):
         with mode:
             functional.cross_entropy(logits, TARGET)
     torch.use_deterministic_algorithms(True)
@@ -425,33 +399,7 @@ def test_transforms_modes_and_subclasses_stay(applied: Applied) -> None:
         functional.cross_entropy(logits, TARGET)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert not took(applied)
-
-
-class Net(nn.Module):
-    """Computes its loss itself, as models of transformers do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 11)
-        self.loss = nn.CrossEntropyLoss()
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = self.loss(self.last(torch.relu(self.first(x))), y)
-        return loss
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_compilers_see_the_original(applied: Applied) -> None:
-    model, x, y = Net(), torch.randn(6, 8), torch.randint(11, (6,))
-    torch.jit.save(torch.jit.script(model), io.BytesIO())
-    torch.jit.script(model)(x, y).backward()
-    torch.compile(model, backend="aot_eager", fullgraph=True)(x, y).backward()
-    torch.compile(functional.cross_entropy, backend="aot_eager", fullgraph=True)(
-        LOGITS.clone().requires_grad_(), TARGET
-    ).backward()
-    assert not took(applied)
+    assert not told(applied)[0]
 
 
 # On and off -----------------------------------------------------------------------------------
@@ -466,118 +414,17 @@ def test_every_way_to_call_it_is_reached(applied: Applied) -> None:
         assert applied.engaged() == (True, f"{number} losses computed")
 
 
-def test_a_graph_from_before_goes_backward_after_undoing() -> None:
-    applied = boosted()
-    logits = LOGITS.clone().requires_grad_()
-    loss = functional.cross_entropy(logits, TARGET)
-    applied.undo()
-    (found,) = torch.autograd.grad(loss, logits)
-    assert torch.allclose(found, torch.autograd.grad(written(logits, TARGET), logits)[0])
-
-
-# The head whose logits it takes ----------------------------------------------------------------
-
-
-def head_and_loss(
-    head: nn.Linear, x: torch.Tensor, half: bool = False, graph: bool = False
-) -> list[torch.Tensor]:
-    """The loss of logits of which most are ignored, and all gradients of the head."""
-    target = torch.randint(40, x.shape[:-1], generator=torch.Generator().manual_seed(3))
-    target.view(-1)[2:] = -100
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        logits = head(x)
-    loss = functional.cross_entropy(logits.flatten(0, -2), target.flatten())
-    inputs = [t for t in (x, *head.parameters()) if t.requires_grad]
-    found = torch.autograd.grad(loss, inputs, create_graph=graph)
-    if graph:
-        found = torch.autograd.grad(sum(g.square().sum() for g in found), inputs)
-    return [loss.detach(), *found]
-
-
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("shape", [(12,), (3, 4), (2, 3, 2)])
-@pytest.mark.parametrize("frozen", ["nothing", "input", "weight", "no bias"])
-def test_rows_that_the_loss_ignores_are_left_out_of_the_heads_gradients(
-    applied: Applied, monkeypatch: pytest.MonkeyPatch, half: bool, shape: Any, frozen: str
-) -> None:
-    left_out = []
-    counted = skipped_rows.counted
-
-    def seen(gradient: torch.Tensor) -> torch.Tensor | None:
-        index = counted(gradient)
-        left_out.append(index is not None)
-        return index
-
-    monkeypatch.setattr(skipped_rows, "counted", seen)
-    head = nn.Linear(8, 40, bias=frozen != "no bias")
-    head.weight.requires_grad_(frozen != "weight")
-    x = torch.randn(*shape, 8, requires_grad=frozen != "input")
-    found = head_and_loss(head, x, half)
-    assert left_out == [True]
-    applied.undo()
-    usual = head_and_loss(head, x, half)
-    applied = boosted()
-    for one, other in zip(found, usual, strict=True):
-        assert one.dtype is other.dtype
-        torch.testing.assert_close(one, other, rtol=2e-2 if half else 1e-5, atol=1e-6)
-
-
-def test_gradients_of_a_heads_gradients(applied: Applied) -> None:
-    head, x = nn.Linear(8, 40), torch.randn(12, 8, requires_grad=True)
-    found = head_and_loss(head, x, graph=True)
-    applied.undo()
-    usual = head_and_loss(head, x, graph=True)
-    boosted()
-    torch.testing.assert_close(found, usual, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("gradient", "rows"),
-    [
-        (torch.ones(8, 40), None),
-        (torch.zeros(8, 40), []),
-        (torch.ones(8, 40).index_fill(0, torch.tensor([1, 5, 6]), 0.0), [0, 2, 3, 4, 7]),
-        (torch.ones(8, 40).index_fill(0, torch.tensor([1]), 0.0), None),  # too few to gain
-        (torch.eye(40)[[1, 3, 7, 9]].repeat(2, 1), None),  # zeros, but in no whole row
-        (torch.eye(40)[[1, 3]].repeat(4, 1).index_fill(0, torch.arange(6), 0.0), [6, 7]),
-    ],
-)
-def test_which_rows_have_a_gradient(gradient: torch.Tensor, rows: list[int] | None) -> None:
-    found = skipped_rows.counted(gradient)
-    assert (None if found is None else found.tolist()) == rows
-
-
-def test_other_layers_stay(applied: Applied) -> None:
-    x = torch.randn(12, 8, requires_grad=True)
-    nodes = [type(nn.Linear(8, wide)(x).grad_fn).__name__ for wide in (32, 33)]
-    assert nodes == ["AddmmBackward0", "LinearOfSomeRowsBackward"]
-    assert type(nn.Linear(8, 40).double()(x.double()).grad_fn).__name__ == "AddmmBackward0"
-    with torch.no_grad():
-        assert nn.Linear(8, 40)(x).grad_fn is None
-
-
-def test_small_losses_stay(applied: Applied, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_losses_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
+    applied = boosted()
     for rows, columns in ((6, 5), (300_000, 10)):
         target = torch.randint(columns, (rows,))
         functional.cross_entropy(torch.randn(rows, columns, requires_grad=True), target)
-    answer = applied.engaged()
-    assert answer is not None
-    assert answer == (False, "no cross entropy of 2,097,152 logits or more was seen")
+    applied.undo()
+    assert applied.engaged() == (False, "no cross entropy of 2,097,152 logits or more was seen")
 
 
 # What it says ---------------------------------------------------------------------------------
-
-
-def test_declined(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Declined, match="on meta"):
-        boosted(nn.Linear(2, 2, device="meta"))
-    other = boost.Loss()
-    monkeypatch.setattr(other, "why_not", "its losses differ")
-    monkeypatch.setattr(boost, "_loss", lambda: other)
-    with pytest.raises(Declined, match="differ"):
-        boosted()
-    assert torch._C._nn.cross_entropy_loss is ORIGINAL
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
@@ -591,10 +438,14 @@ def test_it_declines_where_torch_computes_something_else(
         changes = [{"loss": found.loss * 1.1}, {"gradient": found.gradient * 1.1}]
         return dataclasses.replace(found, **changes[wrong])
 
+    monkeypatch.setattr(boost, "_loss", boost.Loss)
     monkeypatch.setattr(loss_in_pieces, "loss_and_gradient", other)
-    assert "differ" in (boost.Loss().why_not or "")
+    with pytest.raises(Declined, match="differ"):
+        boosted()
     monkeypatch.setattr(loss_in_pieces, "terms", lambda *args: 1 / 0)
-    assert "does not work" in (boost.Loss().why_not or "")
+    with pytest.raises(Declined, match="does not work"):
+        boosted()
+    assert torch._C._nn.cross_entropy_loss is ORIGINAL
 
 
 def test_by_hand_is_cross_entropy() -> None:

@@ -145,9 +145,7 @@ def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unfrozen")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.usefixtures("unfrozen")
 def test_forked_children_collect_what_is_theirs() -> None:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from flatout_agent.boost import Applied, Declined
+from flatout_agent.boost import Applied
 from flatout_agent.boosts import indexed_rows as boost
 from flatout_agent.job import Job
+from switched import switched, told
 
 NODES, EDGES, WIDE = 60, 300, 32
-MODEL = nn.Linear(2, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -29,26 +28,17 @@ def functions_as_found() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def switched(steps: int = 0) -> Iterator[tuple[Callable[[], None], Applied]]:
+def stepping() -> Iterator[tuple[Callable[[], None], Applied]]:
     """A function that begins the next step, and what was applied."""
     job = Job()
-    applied = boost.apply(job, MODEL, {})
 
     def step() -> None:
         job.steps += 1
         for callback in job.step_callbacks:
             callback()
 
-    try:
+    with switched(boost, job=job) as applied:
         yield step, applied
-    finally:
-        applied.undo()
-
-
-def told(applied: Applied) -> tuple[bool, str]:
-    found = applied.engaged()
-    assert found is not None
-    return found
 
 
 def edges() -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,7 +94,7 @@ def test_the_same_as_without(name: str, dtype: torch.dtype) -> None:
     use = {**USES, **OTHERS}[name]
     x, ends = torch.randn(NODES, WIDE, dtype=dtype, requires_grad=True), edges()
     plain = values(use, x, *ends)
-    with switched() as (step, applied):
+    with stepping() as (step, applied):
         for _ in range(4):
             step()
             for ours, theirs in zip(values(use, x, *ends), plain, strict=True):
@@ -121,7 +111,7 @@ def test_the_same_as_without(name: str, dtype: torch.dtype) -> None:
 def test_sums_from_zero_have_every_bit() -> None:
     x, (source, target) = torch.randn(NODES, WIDE, requires_grad=True), edges()
     plain = values(USES["index_add_"], x, source, target)
-    with switched() as (step, _):
+    with stepping() as (step, _):
         for _ in range(3):
             step()
             for ours, theirs in zip(
@@ -132,7 +122,7 @@ def test_sums_from_zero_have_every_bit() -> None:
 
 def test_an_index_that_changes_in_place() -> None:
     x, (_, target) = torch.randn(EDGES, WIDE), edges()
-    with switched() as (step, _):
+    with stepping() as (step, _):
         for _ in range(6):
             step()
             target.add_(1).remainder_(NODES)
@@ -147,7 +137,7 @@ def test_sums_of_bfloat16_are_rounded_once() -> None:
     x, (source, target) = torch.randn(NODES, WIDE, requires_grad=True), edges()
     half = x.bfloat16()
     exact = USES["index_add_"](half.double(), source, target)
-    with switched() as (step, applied):
+    with stepping() as (step, applied):
         for _ in range(3):
             step()
             total = USES["index_add_"](half, source, target)
@@ -164,7 +154,7 @@ def x() -> torch.Tensor:
 
 
 def test_an_index_of_each_step_is_not_ordered(x: torch.Tensor) -> None:
-    with switched() as (step, applied):
+    with stepping() as (step, applied):
         for _ in range(10):
             step()
             target = torch.randint(NODES, (EDGES,))
@@ -188,7 +178,7 @@ def test_errors_are_torchs_own(x: torch.Tensor) -> None:
     plain = [error_of(call) for call in calls]
     assert "no error" not in plain
     x.requires_grad_(False)
-    with switched() as (step, _):
+    with stepping() as (step, _):
         for _ in range(3):
             step()
             assert [error_of(call) for call in calls] == plain
@@ -205,7 +195,7 @@ def error_of(call: Callable[[], Any]) -> str:
 
 def test_an_index_that_is_written_between_the_passes_is_an_error() -> None:
     x, (source, _) = torch.randn(NODES, WIDE, requires_grad=True), edges()
-    with switched():
+    with switched(boost):
         total = x[source].sum()
         source.zero_()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -215,7 +205,7 @@ def test_an_index_that_is_written_between_the_passes_is_an_error() -> None:
 def test_transforms_subclasses_and_inference() -> None:
     x, (source, _) = torch.randn(3, NODES, WIDE), edges()
     plain = torch.vmap(lambda each: each[source].sum(0))(x)
-    with switched() as (step, _):
+    with stepping() as (step, _):
         for _ in range(3):
             step()
             assert torch.equal(torch.vmap(lambda each: each[source].sum(0))(x), plain)
@@ -230,20 +220,15 @@ class Kind(torch.Tensor):
 
 def test_a_graph_from_before_the_end() -> None:
     x, (source, _) = torch.randn(NODES, WIDE, requires_grad=True), edges()
-    with switched():
+    with switched(boost):
         total = x[source].sum()
     total.backward()
     assert x.grad is not None
     assert torch.equal(x.grad[:, 0], torch.bincount(source, minlength=NODES).float())
 
 
-def test_declined_where_the_model_is_elsewhere() -> None:
-    with pytest.raises(Declined, match="the model is on meta"):
-        boost.apply(Job(), nn.Linear(2, 2, device="meta"), {})
-
-
 def test_few_numbers_are_left_alone() -> None:
-    with switched() as (_, applied):
+    with switched(boost) as applied:
         x = torch.randn(10, 4)
         assert torch.equal(x[torch.tensor([1, 2])], x[1:3])
         assert told(applied) == (

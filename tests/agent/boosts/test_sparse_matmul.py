@@ -16,6 +16,7 @@ from flatout_agent.boosts import sparse_matmul as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups import sparse_products as engine
 from flatout_agent.speedups.sparse_products import sparse_products
+from switched import switched, taken
 
 ORIGINALS = (torch.mm, torch.matmul, functional.linear)
 LARGEST_DIFFERENCE = 1e-5
@@ -38,31 +39,16 @@ def looked_up(name: str) -> Callable[[Any, Any], Any]:
     return PRODUCTS[name]
 
 
-class Counted(Job):
-    """A job whose steps the test counts."""
-
-
-def boosted(job: Job | None = None) -> Applied:
-    return boost.apply(job or Counted(), nn.Linear(2, 2), {})
-
-
-def taken(applied: Applied) -> int:
-    answer = applied.engaged()
-    assert answer is not None
-    return int(answer[1].split()[0]) if answer[0] else 0
-
-
 @pytest.fixture
 def job() -> Job:
-    return Counted()
+    return Job()
 
 
 @pytest.fixture
 def applied(job: Job) -> Iterator[Applied]:
     torch.manual_seed(7)
-    applied = boosted(job)
-    yield applied
-    applied.undo()
+    with switched(boost, job=job) as applied:
+        yield applied
     assert (torch.mm, torch.matmul, functional.linear) == ORIGINALS
     assert not any(name in vars(torch.Tensor) for name in ("mm", "matmul", "__matmul__"))
 
@@ -224,18 +210,6 @@ def test_a_wrong_product_raises_what_torch_raises(applied: Applied) -> None:
     assert torch.mm(matrix, torch.randn(300, 8), out=out) is out
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_compilers_and_transforms_see_torchs_own(applied: Applied) -> None:
-    matrix, dense = graph(), torch.randn(300, 8)
-    for _ in range(3):
-        matrix @ dense
-    before = taken(applied)
-    torch.func.vmap(lambda column: matrix @ column[:, None])(dense.t())
-    torch.func.jvp(lambda value: matrix @ value, (dense,), (dense,))
-    torch.jit.trace(lambda value: torch.mm(matrix, value), dense, check_trace=False)
-    assert taken(applied) == before
-
-
 SPARSE_PRODUCTS = {
     "sparse.mm": lambda matrix, dense: torch.sparse.mm(matrix, dense),
     "spmm": lambda matrix, dense: torch.spmm(matrix, dense),
@@ -300,4 +274,4 @@ def test_a_torch_without_sparse_products_is_declined(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine, "product", missing)
     monkeypatch.setattr(sparse_products(), "why_not", sparse_products()._tried())
     with pytest.raises(Declined, match="no sparse product here: Calling addmm"):
-        boosted()
+        boost.apply(Job(), nn.Linear(2, 2), {})

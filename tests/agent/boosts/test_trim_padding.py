@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flatout_agent.boost import Applied, Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts import trim_padding as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups import padding
+from switched import switched, told
 
 FULL, ROWS, WORDS, LONGEST = 64, 6, 40, 21
 
@@ -59,15 +59,6 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@contextlib.contextmanager
-def switched(model: nn.Module) -> Iterator[Applied]:
-    applied = boost.apply(Job(), model, {})
-    try:
-        yield applied
-    finally:
-        applied.undo()
-
-
 def gradients(model: nn.Module, train: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
     """The loss, then the gradient of each parameter."""
     model.zero_grad()
@@ -79,12 +70,10 @@ def gradients(model: nn.Module, train: Callable[[], torch.Tensor]) -> list[torch
 
 def assert_same(model: nn.Module, train: Callable[[], torch.Tensor], cut: bool) -> None:
     written = gradients(model, train)
-    with switched(model) as applied:
+    with switched(boost, model) as applied:
         for _ in range(2):
             torch.testing.assert_close(gradients(model, train), written)
-    found = applied.engaged()
-    assert found is not None
-    assert found[0] is cut, found[1]
+    assert told(applied)[0] is cut, told(applied)
 
 
 def test_the_gradients_are_those_of_the_whole_batch_with_the_loss_in_the_model_or_outside():
@@ -98,7 +87,7 @@ def test_the_gradients_are_those_of_the_whole_batch_with_the_loss_in_the_model_o
 def test_outputs_have_their_shapes_and_zeros_where_the_batch_was_cut():
     model, given = Attending(), batch()
     written = model(**given)
-    with switched(model):
+    with switched(boost, model):
         found = model(**given)
     assert {name: value.shape for name, value in found.items()} == {
         name: value.shape for name, value in written.items()
@@ -109,7 +98,7 @@ def test_outputs_have_their_shapes_and_zeros_where_the_batch_was_cut():
 
 def test_a_last_batch_of_fewer_rows_and_an_evaluation():
     model = Attending()
-    with switched(model):
+    with switched(boost, model):
         model(**batch())
         assert model(**batch(rows=4))["logits"].shape == (4, FULL, WORDS)
         model.lengths.clear()
@@ -251,7 +240,7 @@ def test_rows_of_like_length_are_computed_together(kind):
     assert_same(model, lambda: model(ids, labels=labels)[0], True)
     assert {rows for rows, _ in model.seen} == {16, 4}
     written = model(ids, labels=labels)[1]
-    with switched(model):
+    with switched(boost, model):
         found = model(ids, labels=labels)[1]
     assert found.shape == written.shape
     if kind == "rows":
@@ -268,7 +257,7 @@ def test_parts_that_take_longer_than_the_batch_cut_to_its_longest_row_are_not_ma
     longer["labels"][:, FULL:] = -100
     assert_same(model, lambda: model(**longer)[0], True)
     model.seen.clear()
-    with switched(model):
+    with switched(boost, model):
         model(**longer)
     assert model.seen == [(16, FULL)]
 
@@ -279,7 +268,7 @@ def test_rows_that_depend_on_each_other_are_not_parted():
     assert_same(model, lambda: model(ids, labels=ids)[0], True)
     assert (16, 64) in model.seen
     model.seen.clear()
-    with switched(model):
+    with switched(boost, model):
         model(ids, labels=ids)
     assert model.seen == [(16, 64)]
 
@@ -292,7 +281,7 @@ def test_a_model_that_normalizes_over_the_batch_is_not_parted():
 @pytest.mark.usefixtures("by_words")
 def test_batches_of_other_lengths_need_no_new_look_at_the_outputs():
     model, given = Losses("tokens"), uneven()
-    with switched(model):
+    with switched(boost, model):
         model(given["input_ids"], labels=given["labels"])
         model.seen.clear()
         for length in (60, 52, 40):
@@ -322,21 +311,20 @@ def test_a_model_that_cannot_be_called_with_less_goes_on_as_written(flat):
     model, given = OfOneLength(flat), batch()["input_ids"]
     torch.manual_seed(1)
     written = model(given), torch.rand(1)
-    with switched(model) as applied:
+    with switched(boost, model) as applied:
         torch.manual_seed(1)
         assert torch.equal(model(given), written[0])
         assert torch.equal(torch.rand(1), written[1])
         assert model.calls == 2
-        found = applied.engaged()
-    assert found is not None
-    assert not found[0]
-    assert found[1].startswith(padding.REFUSED)
+        took, why = told(applied)
+    assert not took
+    assert why.startswith(padding.REFUSED)
 
 
 def test_an_error_of_the_program_stays_its_own():
     model, given = Attending(), batch()
     given["input_ids"][0, 0] = WORDS
-    with switched(model), pytest.raises(IndexError, match="index out of range"):
+    with switched(boost, model), pytest.raises(IndexError, match="index out of range"):
         model(**given)
 
 
@@ -346,7 +334,7 @@ def test_inputs_that_cannot_be_looked_at_are_passed_on(monkeypatch):
 
     monkeypatch.setattr(padding, "_used", fails)
     model, ids = nn.Embedding(WORDS, 8), batch()["input_ids"]
-    with switched(model) as applied:
+    with switched(boost, model) as applied:
         assert model(ids).shape == (ROWS, FULL, 8)
         assert applied.engaged() == (
             False,

@@ -7,8 +7,6 @@ recorded: each replay would use the numbers of the one recorded call.
 
 from __future__ import annotations
 
-import random
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -220,7 +218,7 @@ class _Host:
 
     def __init__(self, model: torch.nn.Module) -> None:
         values = [value for module in model.modules() for value in vars(module).values()]
-        self.drawn = [_plain(state) for state in _states(values)]
+        self.drawn = forward_state.drawn(values)
         self.noted = [mark for module in model.modules() for mark in _notes(module)]
 
     def compare(self, after: _Host) -> None:
@@ -229,34 +227,6 @@ class _Host:
             raise NotRecordable("the forward pass draws numbers on the host")
         if len(after.noted) != len(self.noted) or not all(map(_same, after.noted, self.noted)):
             raise NotRecordable("the forward pass changes attributes of the model")
-
-
-def _states(values: list[Any]) -> Iterator[Any]:
-    """The states of the generators: the host's, and those among these attributes of the model."""
-    import torch
-
-    yield torch.get_rng_state()
-    yield random.getstate()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        yield numpy.random.get_state()
-    for value in values:
-        if isinstance(value, random.Random):
-            yield value.getstate()
-        elif isinstance(value, torch.Generator):
-            yield value.get_state()
-        elif type(value).__module__.startswith("numpy.random"):
-            bits = getattr(value, "bit_generator", value)
-            yield value.get_state() if hasattr(value, "get_state") else bits.state
-
-
-def _plain(state: Any) -> Any:
-    """Without arrays and tensors, whose comparison is not a single boolean."""
-    if isinstance(state, dict):
-        return {name: _plain(item) for name, item in state.items()}
-    if isinstance(state, (tuple, list)):
-        return [_plain(item) for item in state]
-    return state.tolist() if hasattr(state, "tolist") else state
 
 
 def _notes(module: torch.nn.Module) -> Iterator[Any]:

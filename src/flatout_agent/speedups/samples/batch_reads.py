@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import array
 import bisect
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.samples.row_reads import read
 from flatout_agent.speedups.samples.rows import Unreadable, selected, unlike
+from flatout_agent.speedups.samples.samples import collates_by_default, combines, levels
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +29,7 @@ def why_not_loader(loader: torch.utils.data.DataLoader[Any]) -> str | None:
         return "batch_size=None: the loader makes no batches"
     if loader.collate_fn is not collate.default_collate:
         return "the program has a collate function of its own"
-    functions = collate.default_collate_fn_map.values()
-    if any(function.__module__ != collate.__name__ for function in functions):
+    if not collates_by_default(loader.collate_fn):
         return "the program has added to the default collate function"
     return why_not(loader.dataset)
 
@@ -40,10 +39,10 @@ def why_not(dataset: Any) -> str | None:
     import torch
 
     data = torch.utils.data
-    for level in _levels(data, dataset):
+    for level in levels(dataset):
         if "__getitems__" in getattr(level, "__dict__", {}):
             return "the dataset was given a __getitems__ of its own"
-        if type(level) in (data.Subset, data.ConcatDataset, data.StackDataset):
+        if combines(level):
             continue
         if type(level) is data.TensorDataset:
             reasons = [unlike(tensor) for tensor in level.tensors]
@@ -55,21 +54,6 @@ def why_not(dataset: Any) -> str | None:
         except Exception as error:
             return str(error) or type(error).__name__
     return None
-
-
-def _levels(data: Any, dataset: Any) -> Iterator[Any]:
-    """The dataset and its parts."""
-    yield dataset
-    inner: Any = ()
-    if type(dataset) is data.Subset:
-        inner = [dataset.dataset]
-    elif type(dataset) is data.ConcatDataset:
-        inner = dataset.datasets
-    elif type(dataset) is data.StackDataset:
-        parts = dataset.datasets
-        inner = parts.values() if isinstance(parts, dict) else parts
-    for part in inner:
-        yield from _levels(data, part)
 
 
 def together(dataset: Any, indices: list[Any]) -> Any:
@@ -152,22 +136,3 @@ def _joined(parts: list[Any], order: Any) -> Any:
     if len(forms) > 1:
         raise Unreadable("the parts of the dataset differ in type, shape or device")
     return torch.cat(parts).index_select(0, order.to(first.device))
-
-
-def same(first: Any, second: Any) -> bool:
-    """Whether both have the same containers, types, strides and bits."""
-    import torch
-
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, str):
-        return bool(first == second)
-    forms = [(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in (first, second)]
-    if forms[0] != forms[1]:
-        return False
-    bits = [tensor.reshape(-1).view(torch.uint8) for tensor in (first, second)]
-    return bool(torch.equal(*bits))

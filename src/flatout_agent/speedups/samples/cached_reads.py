@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from flatout_agent.speedups.forward_state import drawn, random_state
 from flatout_agent.speedups.samples import samples
 from flatout_agent.speedups.workers.reachable import state
 
@@ -95,9 +96,9 @@ class CachedReads:
     def _read(self, dataset: Any, indices: list[int]) -> Any:
         if self.off is not None:
             return _load(dataset, indices)
-        before = samples.Randomness()
+        before = drawn()
         fresh = _load(dataset, indices)
-        if before.moved():
+        if drawn() != before:
             self.stop(DRAWS)
         else:
             self._safely(self._keep, dataset, indices, fresh)
@@ -145,13 +146,13 @@ class CachedReads:
 
     def _compare(self, dataset: Any, index: int, first: Any = None) -> None:
         """Read one sample again. Raises Uncopyable where the result differs."""
-        before = samples.Randomness()
+        before, restore = drawn(), random_state([])
         try:
             (second,) = _load(dataset, [index])
         finally:
-            if drawn := before.moved():
-                before.put_back()
-        if drawn:
+            if draws := drawn() != before:
+                restore()
+        if draws:
             raise samples.Uncopyable(DRAWS)
         if state(dataset) != self._state:
             raise samples.Uncopyable("the dataset changes as it is read")
@@ -190,14 +191,7 @@ class CachingFetcher:
 
     def __init__(self, plain: Any, cache: CachedReads) -> None:
         self.plain, self.cache = plain, cache
-        import torch
-
-        collate = torch.utils.data._utils.collate
-        functions = collate.default_collate_fn_map.values()
-        self._stacked = bool(plain.auto_collation) and (
-            plain.collate_fn is collate.default_collate
-            and all(function.__module__ == collate.__name__ for function in functions)
-        )
+        self._stacked = bool(plain.auto_collation) and samples.collates_by_default(plain.collate_fn)
 
     def fetch(self, indices: Any) -> Any:
         plain = self.plain

@@ -1,4 +1,4 @@
-"""Samples of a dataset: independent copies, bitwise comparison, and side effects of reading one.
+"""Samples of a dataset: independent copies, bitwise comparison, and changes of the dataset.
 
 Only fully known types are copied; all others raise `Uncopyable`.
 """
@@ -6,7 +6,6 @@ Only fully known types are copied; all others raise `Uncopyable`.
 from __future__ import annotations
 
 import operator
-import random
 import sys
 import types
 from collections.abc import Iterator
@@ -129,16 +128,13 @@ def same(first: Any, second: Any) -> bool:
     if type(first) is not type(second):
         return False
     if type(first) is torch.Tensor:
-        if (first.dtype, first.shape, first.stride()) != (
-            second.dtype,
-            second.shape,
-            second.stride(),
-        ):
+        forms = [(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in (first, second)]
+        if forms[0] != forms[1]:
             return False
         return bool(torch.equal(*(item.reshape(-1).view(torch.uint8) for item in (first, second))))
     if is_array(first):
-        forms = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (first, second)]
-        return bool(forms[0] == forms[1] and first.tobytes() == second.tobytes())
+        arrays = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (first, second)]
+        return bool(arrays[0] == arrays[1] and first.tobytes() == second.tobytes())
     if type(first) is dict:
         return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
     if isinstance(first, (list, tuple)):
@@ -170,42 +166,32 @@ def places(value: Any) -> Iterator[int]:
             yield from places(item)
 
 
-class Randomness:
-    """The states of the process's random generators when this was created."""
-
-    def __init__(self) -> None:
-        import torch
-
-        numpy = sys.modules.get("numpy")
-        self._of_python, self._of_torch = random.getstate(), torch.get_rng_state()
-        self._of_numpy = numpy.random.get_state() if numpy is not None else None
-        self._numpy = numpy
-
-    def moved(self) -> bool:
-        """Whether a number was drawn, or a generator seeded, since."""
-        import torch
-
-        if self._of_python != random.getstate():
-            return True
-        if not torch.equal(self._of_torch, torch.get_rng_state()):
-            return True
-        if self._numpy is None or self._of_numpy is None:
-            return False
-        state = self._numpy.random.get_state()
-        return _plain(state) != _plain(self._of_numpy)
-
-    def put_back(self) -> None:
-        """Restore the generators' states."""
-        import torch
-
-        random.setstate(self._of_python)
-        torch.set_rng_state(self._of_torch)
-        if self._numpy is not None and self._of_numpy is not None:
-            self._numpy.random.set_state(self._of_numpy)
+def levels(dataset: Any) -> Iterator[Any]:
+    """The dataset, and those inside PyTorch's own that select and combine."""
+    yield dataset
+    if combines(dataset):
+        inner = getattr(dataset, "datasets", None) or [dataset.dataset]
+        for part in inner.values() if isinstance(inner, dict) else inner:
+            yield from levels(part)
 
 
-def _plain(state: Any) -> list[Any]:
-    return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]
+def combines(dataset: Any) -> bool:
+    """Whether it is one of PyTorch's own that select from others or combine them."""
+    import torch
+
+    data = torch.utils.data
+    return type(dataset) in (data.Subset, data.ConcatDataset, data.StackDataset)
+
+
+def collates_by_default(function: Any) -> bool:
+    """Whether it is PyTorch's own collate function, and the program has added nothing to it."""
+    import torch
+
+    collate = torch.utils.data._utils.collate
+    functions = collate.default_collate_fn_map.values()
+    return function is collate.default_collate and all(
+        function.__module__ == collate.__name__ for function in functions
+    )
 
 
 class Glance:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+import loaded
 from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import sample_cache as boost
@@ -75,34 +76,6 @@ def _loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
     return DataLoader(Photos() if dataset is None else dataset, **given)
 
 
-def _epochs(make: Callable[[], Any], boosted: bool) -> tuple[list[Any], tuple[bool, str] | None]:
-    """Three epochs' batches, what the program draws in between, and what became of the boost."""
-    torch.manual_seed(3)
-    random.seed(3)
-    loader, job = make(), Job()
-    applied = boost.apply(job, loader, {}) if boosted else None
-    seen: list[Any] = []
-    for _ in range(3):
-        seen.append(list(start(job, loader)))
-        seen.append([torch.rand(2), random.random()])
-    told = applied.engaged() if applied is not None else None
-    if applied is not None:
-        boost.forget(job)
-        applied.undo()
-        assert loader.worker_init_fn is None
-        assert loader not in shared_samples._caches
-    return seen, told
-
-
-def _told(make: Callable[[], Any]) -> tuple[bool, str]:
-    """What became of it, the epochs being the same as without."""
-    expected, _ = _epochs(make, boosted=False)
-    found, told = _epochs(make, boosted=True)
-    assert same(found, expected)
-    assert told is not None
-    return told
-
-
 @pytest.mark.parametrize(
     "decode",
     [_photo, lambda index: {"text": f"line {index}", "x": np.arange(4, dtype=np.float32) * index}],
@@ -110,7 +83,7 @@ def _told(make: Callable[[], Any]) -> tuple[bool, str]:
 )
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"batch_size": 5, "collate_fn": list}])
 def test_every_epoch_is_the_same_as_without(decode: Any, options: dict[str, Any]) -> None:
-    held, detail = _told(lambda: _loader(Photos(decode), **options))
+    held, detail = loaded.told(boost, lambda: _loader(Photos(decode), **options))
     assert held, detail
     assert detail.startswith(f"{2 * COUNT} samples from memory")
 
@@ -125,10 +98,14 @@ def test_each_sample_is_read_once_by_one_of_the_workers() -> None:
         list(start(job, loader))
     assert READ.sum() <= 3 * 2 * 2  # two are compared in each new worker
     assert applied.steps_to_ready() == 0
+    boost.forget(job)
+    applied.undo()
+    assert loader.worker_init_fn is None
+    assert loader not in shared_samples._caches
 
 
 def test_a_sample_that_draws_ends_it_for_all() -> None:
-    assert _told(lambda: _loader(Photos(_photo_or_noise))) == (False, DRAWS)
+    assert loaded.told(boost, lambda: _loader(Photos(_photo_or_noise))) == (False, DRAWS)
 
 
 def test_what_the_program_sets_between_epochs_is_seen() -> None:
@@ -181,7 +158,9 @@ def test_switched_in_the_middle_of_an_epoch(recorder: Recorder) -> None:
 
 def test_too_many_samples_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_samples, "spare_memory", lambda: 8192)
-    held, detail = _told(lambda: _loader(Photos(lambda index: torch.full((64,), float(index)))))
+    held, detail = loaded.told(
+        boost, lambda: _loader(Photos(lambda index: torch.full((64,), float(index))))
+    )
     assert not held
     assert detail.startswith("24 samples would take 0 MB")
 

@@ -66,11 +66,4 @@ def test_a_module_is_a_script_file(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "train.py").write_text(ASK + "if __name__ == '__main__':\n    print(main_guard())")
-    done = subprocess.run(
-        [sys.executable, "-m", "pkg.train"],
-        env={**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "True"
+    assert _run(["-m", "pkg.train"], tmp_path) == "True"
