@@ -15,9 +15,9 @@ from flatout.exporting import export
 whole = export.run
 
 
-def quick(folder: Path, settings: Any, tell: Any = None, notes: tuple[str, ...] = ()) -> Any:
+def quick(folder: Path, settings: Any, tell: Any = None) -> Any:
     few = dataclasses.replace(settings, only=("eager", "onnxruntime"), measure_s=0.3, threads=1)
-    return whole(folder, few, tell, notes)
+    return whole(folder, few, tell)
 
 
 if __name__ == "__main__":

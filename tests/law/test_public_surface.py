@@ -55,7 +55,7 @@ OPTIONS = {
     ),
     "profile": "--fail-above --json --no-bench --plan --python --skip --steps --stop",
     "run": (
-        "--exact --export --gpus --live --no-plan --no-trial --nodes --nodes-wait --quiet "
+        "--exact --gpus --live --no-plan --no-trial --nodes --nodes-wait --quiet "
         f"--ranks --restarts --scale-batch {SCRIPT}"
     ),
     "tune": f"--budget --exact --seed --steps --why {SCRIPT}",

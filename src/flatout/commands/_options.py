@@ -106,12 +106,6 @@ ScaleBatch = Annotated[
         help="Let Accelerate, Trainer or Lightning give each rank a whole batch; training changes.",
     ),
 ]
-Export = Annotated[
-    bool,
-    typer.Option(
-        "--export", help="Export the model when the script has ended, as flatout export does."
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 JsonBeside = Annotated[
     bool,

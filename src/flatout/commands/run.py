@@ -20,7 +20,6 @@ from flatout.commands import (
     warn_of_others,
 )
 from flatout.commands._several import AskedRanks, BegunRanks, RankJob, asked_ranks, begun
-from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
 from flatout.running.one import chosen_boosts, environment, foreground, last_words, summary
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 PLACE = ("Speed up", 2)
 CONTEXT = SCRIPT_CONTEXT
 PLAN = Path("flatout.toml")
-EXPORTED = Path("exported")
 
 
 def command(
@@ -53,7 +51,6 @@ def command(
     restarts: _options.Restarts = 0,
     no_trial: _options.NoTrial = False,
     scale_batch: _options.ScaleBatch = False,
-    export: _options.Export = False,
     exact: _options.Exact = False,
     only: _options.Only = None,
     skip: _options.Skip = None,
@@ -78,7 +75,7 @@ def command(
     several = ranks, gpus, nodes, nodes_wait, restarts, scale_batch, no_trial, no_plan
     asked = asked_ranks(live, *several)
     found = _plan(target, plan, no_plan, quiet or live or asked is not None), plan or PLAN
-    request = _Request(target, *found, python, as_json, quiet, export)
+    request = _Request(target, *found, python, as_json, quiet)
     return _begin(request, asked, (exact, only or (), skip or ()), live, steps_left)
 
 
@@ -89,7 +86,6 @@ class _Request(NamedTuple):
     python: str | None
     as_json: bool
     quiet: bool
-    export: bool
     warned: bool = False
     """Whether a cluster may announce the end by a signal."""
 
@@ -153,8 +149,7 @@ def _run(
     answer = tuned = None
     try:
         settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
-        group, export = ranks and ranks.group, foreground.EXPORT if request.export else None
-        ended = foreground.run(*settings, group, export)
+        ended = foreground.run(*settings, ranks and ranks.group)
         with harmless("the crash is not explained"):
             answer = _explained(ended, stderr.tail(), request.python, ranks)
             if answer is not None and not request.quiet:
@@ -173,8 +168,6 @@ def _run(
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
-    with harmless("the model is not exported"):
-        _export(request, ended)
     if ranks is not None:
         ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
@@ -189,27 +182,6 @@ def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, s
 
             variables |= plan_use.variables(request.applied, boosts, request.target, warn)
     return variables
-
-
-def _export(request: _Request, ended: foreground.Finished) -> None:
-    """Build and measure the model of a script that has run; all output goes to stderr."""
-    if not request.export:
-        return
-    from flatout.exporting import capturing
-    from flatout.exporting import export as building
-    from flatout.nouns.exported import ExportSettings
-    from flatout.reporting.export import ExportView, show_export
-
-    settings, notes = ExportSettings(request.target.python, EXPORTED), capturing.trained_with(ended)
-    try:
-        with ExportView() as view:
-            result = building.run(capturing.of_run(ended).folder, settings, view.step, notes)
-    except UserError as error:
-        warn(f"the model is not exported: {error.message}")
-        if error.next_step:
-            terminal.say(f"next: {error.next_step}")
-        return
-    show_export(result, terminal.errors())
 
 
 def _explained(

@@ -49,11 +49,6 @@ def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
     ended = foreground.run(
         command, (), {}, warn, stdout_to_stderr=request.beside, export=orders(request.model)
     )
-    return of_run(ended)
-
-
-def of_run(ended: foreground.Finished) -> Capture:
-    """The capture of a script that has run to its end. Raises UserError if there is none."""
     if ended.interrupted:
         raise UserError("interrupted: the model is not exported", exit_code=INTERRUPTED)
     if ended.returncode:
@@ -65,20 +60,6 @@ def of_run(ended: foreground.Finished) -> Capture:
     if not ended.followed:
         raise UserError("flatout found no folder that it can write to", "set TMPDIR", 1)
     return _found(Processes(ended.records))
-
-
-def trained_with(ended: foreground.Finished) -> tuple[str, ...]:
-    """What the plan changed in the training; it is not part of the exported model."""
-    engaged = dict.fromkeys(
-        boost for process in Processes(ended.records).all for boost in process.engaged
-    )
-    if not engaged:
-        return ()
-    return (
-        f"it was trained with {', '.join(engaged)}; the script's own model was exported, and"
-        " builds are compared with its results without these boosts: figures that the script"
-        " printed may differ by rounding",
-    )
 
 
 def _found(processes: Processes) -> Capture:

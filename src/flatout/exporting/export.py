@@ -40,16 +40,14 @@ def run(
     capture: Path,
     settings: ExportSettings,
     tell: Tell | None = None,
-    notes: tuple[str, ...] = (),
 ) -> ExportResult:
     """Build, verify and time the captured model with every backend; keep the best.
 
-    tell: called with each step, for a line of progress. notes: on how the model was made.
+    tell: called with each step, for a line of progress.
     Raises UserError if the folder holds no capture, or the model does not repeat its results.
     """
     began = time.monotonic()
     captured = read(capture)
-    captured["notes"] = [*captured.get("notes", ()), *notes]
     artefact.check_target(settings.out)
     export = Export(capture, captured, settings, tell or _silent)
     with ExitStack() as processes:

@@ -75,8 +75,6 @@ FROM_TERMINAL = ("SIGQUIT", "SIGBREAK")
 """Signals that the terminal sends to the program too."""
 STDERR = 2
 WAIT_S = 1.0
-EXPORT = wire.ExportOrders()
-"""Take the model at the end of the program."""
 
 
 @dataclass(frozen=True)
