@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from measuring.programs import WITH_COMPILER
 pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.py"))
-FRAMEWORKS = [notebook for notebook in NOTEBOOKS if notebook.stem.startswith("with_")]
-"""Importing what these need takes longer than all the others."""
-PLAIN = [notebook for notebook in NOTEBOOKS if notebook not in FRAMEWORKS]
 EMPTY = "import flatout; flatout.live(plan='empty.toml');"
 MODEL = WITH_COMPILER.replace("import gc,", "import gc, glob,").split("for step in")[0]
 TUNED = "flatout.live(only=['gc-pause'])"
@@ -33,59 +29,32 @@ def cells(notebook: Path) -> list[str]:
     return found
 
 
-def installed(notebook: Path) -> bool:
-    first = notebook.read_text().partition("\n")[0]
-    needed = first.removeprefix("# needs: ").split() if first.startswith("# needs: ") else []
-    return all(importlib.util.find_spec(name) is not None for name in needed)
-
-
-def outputs(folder: Path, notebooks: list[Path]) -> dict[str, list[list[list[Any]]]]:
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[Any]]]]:
     """Outputs of each notebook without flatout, and under a plan that switches nothing on.
 
     All in one kernel, which imports flatout after the last notebook without it.
     """
+    folder = tmp_path_factory.mktemp("notebooks")
     (folder / "empty.toml").write_text("version = 1\n[boosts]\n")
-    here = [notebook for notebook in notebooks if installed(notebook)]
     words: list[str] = []
     around = [("", "import sys; 'flatout' in sys.modules"), (EMPTY, "flatout.live(False)")]
     for before, after in around:
-        for notebook in here:
+        for notebook in NOTEBOOKS:
             words += ["%reset -f", before, *cells(notebook), after]
     results = iter(kernel.outputs(words, folder))
-    taken: dict[str, list[list[list[Any]]]] = {notebook.stem: [] for notebook in here}
+    taken: dict[str, list[list[list[Any]]]] = {notebook.stem: [] for notebook in NOTEBOOKS}
     for _ in range(2):
-        for notebook in here:
+        for notebook in NOTEBOOKS:
             taken[notebook.stem].append([next(results) for _ in range(len(cells(notebook)) + 3)])
     assert next(results, None) is None
     return taken
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[Any]]]]:
-    return outputs(tmp_path_factory.mktemp("notebooks"), PLAIN)
-
-
-@pytest.fixture(scope="module")
-def framed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[Any]]]]:
-    return outputs(tmp_path_factory.mktemp("frameworks"), FRAMEWORKS)
-
-
-@pytest.mark.parametrize("name", [notebook.stem for notebook in PLAIN])
+@pytest.mark.parametrize("name", [notebook.stem for notebook in NOTEBOOKS])
 def test_a_notebook_prints_the_losses_that_it_prints_without_flatout(
     name: str, executed: dict[str, list[list[list[Any]]]]
 ) -> None:
-    assert_alike(name, executed)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", [notebook.stem for notebook in FRAMEWORKS])
-def test_so_does_one_with_a_framework(name: str, framed: dict[str, list[list[list[Any]]]]) -> None:
-    assert_alike(name, framed)
-
-
-def assert_alike(name: str, executed: dict[str, list[list[list[Any]]]]) -> None:
-    if name not in executed:
-        pytest.skip("what it needs is not installed")
     alone, under = executed[name]
     assert alone[-1][0]["data"]["text/plain"] == "False", "flatout was there already"
     assert [kernel.printed(cell) for cell in alone] == [kernel.printed(cell) for cell in under]
