@@ -102,37 +102,6 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--expect", "h1000"], "did you mean h100"),
-        (["--python", "/no/python"], "no Python interpreter"),
-    ],
-)
-def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message: str) -> None:
-    done = bench(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-@pytest.mark.thorough
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "matmul-fp3"], "there is no ceiling 'matmul-fp3'"),
-        (["--device", "cuda:7", "--only", "matmul-bf16"], "nothing to measure on 'cuda:7'"),
-    ],
-)
-def test_what_is_not_here_is_named(
-    bench: Callable[..., Ended], arguments: list[str], message: str
-) -> None:
-    done = bench("--quick", "--python", sys.executable, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
 @pytest.mark.gpu
 def test_the_real_gpu_here(tmp_path: Path) -> None:
     """Whole and quick, in the time that was promised, and near its data sheet."""

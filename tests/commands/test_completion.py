@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -63,24 +62,3 @@ def test_it_loads_nothing_expensive() -> None:
     )
     assert done.stdout.split() == ["--budget"]
     assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell asks")
-def test_the_script_is_shown_and_installed(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m flatout --show-completion; true"
-    shown = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert "complete -o default -F _flatout_completion flatout" in shown.stdout
-    command = f"{sys.executable} -m flatout --install-completion; true"
-    subprocess.run(
-        ["bash", "-c", command],
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        check=True,
-        timeout=120,
-    )
-    script = (tmp_path / ".bash_completions" / "flatout.sh").read_text()
-    assert script.strip() == shown.stdout.strip()
-    assert "flatout.sh" in (tmp_path / ".bashrc").read_text()

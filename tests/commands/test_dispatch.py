@@ -117,29 +117,6 @@ def test_help_keeps_lines_that_show_commands() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message", "next_step"),
-    [
-        (["ejct"], "there is no command 'ejct'; did you mean 'eject'?", "flatout --help"),
-        (["zzz"], "there is no command 'zzz'", "flatout --help"),
-        (["--zzz"], "No such option: --zzz", "flatout --help"),
-        (["eject", "--jsn"], "No such option: --jsn", "flatout eject --help"),
-        (["eject", "--plan"], "Option '--plan' requires an argument", "flatout eject --help"),
-        (["env", "docker", "--jsn"], "No such option: --jsn", "flatout env docker --help"),
-        (["eject", "rest"], "Got unexpected extra argument", "flatout eject --help"),
-    ],
-)
-def test_wrong_usage(
-    arguments: list[str], message: str, next_step: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert outcome(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    first, second = told.err.splitlines()
-    assert first.startswith(f"flatout: {message}")
-    assert second == f"  next: {next_step}"
-
-
 def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     def call(arguments: list[str]) -> int:
         raise error

@@ -156,21 +156,3 @@ def test_a_broken_interpreter_is_told(flat: Flatout, tmp_path: Path) -> None:
     found = document(flat("doctor", "--json", "--python", str(broken)))
     assert found["machine"]["interpreter"]["error"]
     assert found["machine"]["cpu"]["cores"] >= 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--machine", "absent.json"), "absent.json"),
-        (("--machine", "absent.json", "--deep"), "--deep"),
-        (("--python", "no-such-python"), "no-such-python"),
-        (("--frobnicate",), "--frobnicate"),
-        (("--fail-on", "note"), "'note' is not one of 'error', 'warning'"),
-    ],
-)
-def test_wrong_usage(flat: Flatout, arguments: tuple[str, ...], message: str) -> None:
-    done = flat("doctor", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "next:" in done.stderr or "Traceback" not in done.stderr
-    assert "Traceback" not in done.stderr

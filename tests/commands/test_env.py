@@ -85,24 +85,6 @@ def test_docker_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert list(here.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["shoes"], "No such command 'shoes'"),
-        (["dockr"], "No such command 'dockr'. Did you mean 'docker'?"),
-        (["docker", "--apply"], "No such option: --apply\n  next: flatout env docker --help"),
-        (["install", "--for", "gpu=foo"], "no GPU is known"),
-        (["install", "--manager", "poetry"], "--manager poetry"),
-        (["install", "--python", "/no/such/python"], "no Python interpreter"),
-    ],
-)
-def test_wrong_usage(
-    here: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert outcome(["env", *arguments]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_what_cannot_be_is_the_answer_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome(["env", "install", "--for", "gpu=jetson-orin,os=ubuntu22.04"]) == 1
     captured = capsys.readouterr()
@@ -122,12 +104,6 @@ def test_an_old_driver_is_told_first(
     assert outcome(["env", "install"]) == 0
     text = capsys.readouterr().out
     assert text.index("nvidia-driver-580-open") < text.index("torch==") < text.index("sudo reboot")
-
-
-@pytest.mark.parametrize("mirror", ["not a url", "ftp:/x", "mirror.example.org"])
-def test_a_mirror_is_an_address(mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", "install", "--for", THERE, "--mirror", mirror]) == 2
-    assert "is not an address" in capsys.readouterr().err
 
 
 def test_what_is_no_python_gets_no_lines(

@@ -21,34 +21,6 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "no engine is named; there are"),
-        (("--nodes", "2", "train.py"), "no engine is named"),
-        (("slurm", "--gpus", "none", "train.py"), "--gpus 'none' is neither all nor a number"),
-        (("slurm", "--gpus", "0", "train.py"), "--gpus '0' is neither all nor a number"),
-        (("slurm", "--env", "NOT_SET_HERE", "train.py"), "it is not set here"),
-        (("slurm", "--env", "A=1\n2", "train.py"), "a value of several lines"),
-        (("slurm", "--set", "qos", "train.py"), "--set 'qos' has no value"),
-        (("slurm", "--time", "soon", "train.py"), "--time 'soon' is not a time"),
-        (("slurm", "--plan", "none.toml", "train.py"), "there is no plan none.toml"),
-        (
-            ("ssh", "--hosts", "a,b", "--nodes", "3", "train.py"),
-            "--nodes is 3, but --hosts names 2",
-        ),
-        (("slurm", "train.py"), "sbatch is not installed here"),
-        (("--follow", "7"), "no job '7' was launched from"),
-        (("--follow", "7", "--cancel", "7"), "cannot be combined"),
-    ],
-)
-def test_wrong_words(flat: Flatout, code: Path, words: tuple[str, ...], message: str) -> None:
-    ended = flat("launch", *words)
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert not (code / ".flatout").exists()
-
-
 def test_a_dry_run_prints_the_file_and_the_costs(flat: Flatout, code: Path) -> None:
     words = ("--dry-run", "--nodes", "2", "--gpus", "8", "--time", "4h", "--env", "A=it's")
     ended = flat("launch", "slurm", *words, "train.py", "--gpus", "mine")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,39 +55,3 @@ def test_a_script_that_needs_its_whole_batch(flat: Flatout, tmp_path: Path) -> N
     found = json.loads(done.stdout)
     assert (found["measured_rows"], found["batch_rows"]) == ([32], 32)
     assert "cannot train on a part of its batch" in found["notes"][0]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--memory", "much", "--gpus", "1", "train.py"], "--memory 'much' is not a size"),
-        (["--limit", "soon", "train.py"], "--limit 'soon' is not a time"),
-    ],
-)
-def test_wrong_words(flat: Flatout, tmp_path: Path, words: list[str], message: str) -> None:
-    (tmp_path / "train.py").write_text("", encoding="utf-8")
-    done = flat("memory", *words, folder=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-@pytest.mark.thorough
-def test_a_script_that_asks_for_input_gets_it_from_a_file(tmp_path: Path) -> None:
-    """Without one the next step says so; that it must train by itself would help nobody."""
-    (tmp_path / "train.py").write_text(f"print(input('epochs? '))\n{FIXED}", encoding="utf-8")
-    (tmp_path / "answers.txt").write_text("4\n")
-    words = ["memory", "--python", forked.python(), "--gpus", "1", "--memory", "1GB", "train.py"]
-
-    def ended(given: str) -> subprocess.CompletedProcess[str]:
-        with Path(given).open() as stdin:
-            return subprocess.run(
-                [sys.executable, "-m", "flatout", *words],
-                cwd=tmp_path, stdin=stdin, capture_output=True, text=True, check=False, timeout=120,
-            )  # fmt: skip
-
-    refused = ended(os.devnull)
-    assert refused.returncode == 1
-    assert "next: it asks for input" in refused.stderr
-    assert "< answers.txt" in refused.stderr
-    answered = ended(str(tmp_path / "answers.txt"))
-    assert answered.returncode == 0, answered.stderr

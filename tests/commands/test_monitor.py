@@ -57,19 +57,3 @@ def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
         "monitor", "--json", "--follow", "--replay", str(run_folder), folder=tmp_path
     ).stdout.splitlines()
     assert [json.loads(line)["jobs"][0]["step"] for line in lines] == list(range(5))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("monitor", "--follow"), "--follow goes with --json"),
-        (("monitor", "--replay", "none", "--once"), "there is no history of a run in none"),
-    ],
-)
-def test_wrong_use(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    done = flatout(*arguments, folder=tmp_path)
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-    assert "next:" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -147,25 +147,3 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Pat
     done = flat("profile", str(TRACES / "a100_train.json.gz"), folder=tmp_path)
     screen = done.stdout.partition("\nreport ")[0].rstrip()
     assert f"```\n{screen}\n```" in (root / "docs/guide-profile.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["absent.json.gz"], "there is no trace absent.json.gz"),
-        (["--fail-above", "10", "train.py"], "is neither a percentage nor a ratio below 1"),
-        ([str(TRACES / "a100_train.json.gz"), "train.py"], "is a trace, train.py is not"),
-        ([str(TRACES / "a100_train.json.gz"), "--stop"], "--stop needs a script"),
-        (["--steps", "3", str(TRACES / "a100_train.json.gz")], "--steps needs a script"),
-        ([str(TRACES / "a100_train.json.gz"), "--jsn"], "No such option: --jsn"),
-        (["--skip", "soon", "train.py"], "is not a time"),
-        (["missing.py"], "no such script"),
-        ([], "no script is named"),
-    ],
-)
-def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], says: str) -> None:
-    (tmp_path / "train.py").write_text("")
-    done = flat("profile", *words, folder=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr

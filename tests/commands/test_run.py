@@ -85,54 +85,15 @@ def test_another_plan_or_none(flatout: Flatout) -> None:
     assert boosts_ordered(flatout) == []
 
 
-@pytest.mark.parametrize(
-    ("plan", "told"),
-    [
-        ("version = 1\n[boosts", "line 2"),
-        ("version = 99\n", "version 99"),
-        ("version = 1\n[boosts.warp-drive]\n", "warp-drive"),
-        ("version = 1\n[boosts.channels-last]\nspeed = 3\n", "speed"),
-        ("\x00", "flatout.toml"),
-    ],
-)
-def test_a_plan_that_cannot_be_honoured_is_refused(
-    flat: called.Flatout, tmp_path: Path, plan: str, told: str
-) -> None:
+def test_a_plan_that_cannot_be_honoured_is_refused(flat: called.Flatout, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("open('started', 'w')")
-    (tmp_path / "flatout.toml").write_text(plan)
+    (tmp_path / "flatout.toml").write_text("version = 99\n")
     done = flat("run", "train.py", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert not (tmp_path / "started").exists()
     message, cure = done.stderr.splitlines()
-    assert told in message
+    assert "version 99" in message
     assert "next: " in cure
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["none.py"],
-        ["--plan", "none.toml", "train.py"],
-        ["--only", "nonsense", "train.py"],
-        ["--skip", "nonsense", "train.py"],
-        ["--python", "none/python", "train.py"],
-        ["--wrong", "train.py"],
-        ["no-such-command"],
-        ["-m"],
-        [],
-    ],
-)
-def test_wrong_usage_is_told_with_the_next_step(
-    flat: called.Flatout, tmp_path: Path, words: list[str]
-) -> None:
-    (tmp_path / "train.py").write_text("open('started', 'w')")
-    done = flat("run", *words, folder=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert not (tmp_path / "started").exists()
-    told = done.stderr.splitlines()
-    assert told[0].startswith("flatout: ")
-    assert "next: " in told[-1]
-    assert not any("Traceback" in line for line in told)
 
 
 @pytest.mark.slow

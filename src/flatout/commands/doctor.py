@@ -62,7 +62,8 @@ def command(
       flatout doctor --machine machine.json
     """
     if machine is not None and (deep or python):
-        raise UserError("--deep and --python ask this machine, --machine a recorded one")
+        message = "--deep and --python ask this machine, --machine a recorded one"
+        raise UserError(message, "leave one of them out")
     diagnosed = _diagnose(deep, machine, redact, python)
     if as_json:
         from flatout.reporting import document

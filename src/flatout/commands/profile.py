@@ -155,7 +155,8 @@ def _check_traces(words: Sequence[str], script_only: Sequence[str]) -> None:
             raise UserError(f"{word} is a {schema} document, not a trace")
     if script_only:
         option = f"--{script_only[0].replace('_', '-')}"
-        raise UserError(f"{option} needs a script to run, and {words[0]} is a trace")
+        message = f"{option} needs a script to run, and {words[0]} is a trace"
+        raise UserError(message, f"leave {option} out")
 
 
 def _report(recorded: Recorded, most: float, as_json: bool) -> int:
