@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 import forked
-from measuring.programs import PAUSED, PLAIN, WITH_COMPILER
+from measuring.programs import PAUSED, PLAIN
 
 pytestmark = pytest.mark.slow
 
@@ -69,19 +68,6 @@ def test_what_is_faster_is_told_kept_written_and_put_back(tmp_path: Path) -> Non
     assert "While it trained" in report.read_text()
 
 
-@pytest.mark.thorough
-def test_before_torch_and_until_the_program_ends(tmp_path: Path) -> None:
-    text = WITH_COMPILER.replace("import gc,", "import gc, glob,").split("for step in")[0]
-    live = "import flatout\nflatout.live(only=['gc-pause'])\n"
-    (tmp_path / "train.py").write_text(f"{live}{text}{STATE}{loop('break')}")
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = forked.start_own(["train.py"], tmp_path, variables)
-    out, errors = started.communicate(timeout=240)
-    assert (started.returncode, out) == (0, ""), errors
-    assert "flatout: gc-pause on, " in errors
-    assert "plan: flatout.toml" in errors
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["within", "between"])
 def test_an_interrupt_leaves_everything_as_written(tmp_path: Path, where: str) -> None:
@@ -108,18 +94,6 @@ print("trained on")
     assert (done.returncode, done.stdout) == (0, "interrupted\ntrained on\n"), done.stderr
     assert "flatout: interrupted after " in done.stderr
     assert "[boosts.gc-pause]" in (tmp_path / "flatout.toml").read_text()
-
-
-@pytest.mark.thorough
-def test_a_second_training_begins_with_the_plan(tmp_path: Path) -> None:
-    block = f"with flatout.live(only=['gc-pause']):\n{indented(loop('break', '{}'))}"
-    again = "model = nn.Linear(64, 4)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-    first, second = block.replace("{}", '"settled":true'), block.replace("{}", '"pairs":1')
-    done = run(tmp_path, f"{MODEL}{STATE}{first}{again}{second}assert state() == before\n")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("flatout: report: ") == 2
-    assert done.stderr.count("flatout: gc-pause on") == 2
-    assert "inside flatout" not in done.stderr
 
 
 @pytest.mark.few(1)

@@ -69,22 +69,6 @@ for batch, target in DataLoader(TensorDataset(x, labels), batch_size=16):
     optimizer.step()
 """
 )
-TOKENS = """
-import torch
-tokens = torch.zeros(4, 7, dtype=torch.long)
-tokens[2, 5] = 100
-torch.nn.Embedding(100, 8)(tokens)
-"""
-DOUBLE = """
-import torch
-features = torch.rand(16, 8, dtype=torch.float64)
-torch.nn.Linear(8, 4)(features)
-"""
-SHAPES = """
-import torch
-images = torch.randn(2, 144)
-torch.nn.Linear(100, 10)(images)
-"""
 LEAK = (
     WITHOUT_COMPILER
     + """
@@ -106,22 +90,7 @@ while True:
     ("script", "known"),
     [
         pytest.param(LABELS, ["Label 10 at position 5 of target", "sample 37"], id="a label"),
-        # How else labels and shapes are told: tests/agent/process/test_crash_scene.py.
-        pytest.param(
-            TOKENS,
-            ["Index 100 at position 2, 5 of tokens", "100 rows"],
-            id="an index",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            DOUBLE, ["features float64 [16, 8]"], id="a data type", marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            SHAPES,
-            ["images float32 [2, 144]", "self.weight"],
-            id="a shape",
-            marks=pytest.mark.thorough,
-        ),
+        # Indices, types and shapes: tests/agent/process/test_crash_scene.py.
         pytest.param(
             LEAK,
             ["Memory in use grew with the steps"],

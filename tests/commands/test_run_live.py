@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import forked
-from measuring.programs import PAUSED, PLAIN, WITH_COMPILER, at_each_step
+from measuring.programs import PAUSED, PLAIN, at_each_step
 
 pytestmark = pytest.mark.slow
 
@@ -48,17 +47,6 @@ def test_what_is_faster_is_told_kept_and_written(tmp_path: Path) -> None:
     assert "[boosts.gc-pause]" in (tmp_path / "flatout.toml").read_text()
     (report,) = (tmp_path / ".flatout").rglob("report.html")
     assert "While it trained" in report.read_text()
-
-
-@pytest.mark.thorough
-def test_a_plan_is_taken_as_it_is_and_looked_at_once(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SLOW_UNTIL_DECIDED)
-    (tmp_path / "flatout.toml").write_text("version = 1\n[boosts.gc-pause]\n")
-    done = live(tmp_path, "--json", "--only", "gc-pause", "train.py")
-    document = json.loads(done.stdout)
-    (row,) = (row for row in document["live"]["trials"] if row["tried"] == "gc-pause")
-    assert row["reason"].startswith("in the plan")
-    assert document["live"]["speedup"] > 1
 
 
 ENDINGS = {
@@ -111,22 +99,3 @@ def test_the_program_s_own_results_are_the_same_to_the_last_bit(tmp_path: Path) 
     assert tuned.returncode == plain.returncode == 0
     assert tuned.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 701
-
-
-@pytest.mark.thorough
-def test_the_program_s_own_error_is_its_own(tmp_path: Path) -> None:
-    script = WITH_COMPILER.replace("# at each step", "assert step < 30, 'enough'")
-    (tmp_path / "train.py").write_text(script)
-    done = live(tmp_path, "train.py")
-    assert done.returncode == 1
-    assert "AssertionError: enough" in done.stderr
-    assert not (tmp_path / "flatout.toml").exists()
-    assert "inside flatout" not in done.stderr
-
-
-def test_an_unknown_boost_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("open('started', 'w')")
-    done = live(tmp_path, "--only", "bf16-autocas", "train.py")
-    assert done.returncode == 2
-    assert "no boost 'bf16-autocas'" in done.stderr
-    assert not (tmp_path / "started").exists()

@@ -112,6 +112,16 @@ def test_what_was_refused_stays_refused_if_the_second_try_does_not_end(
     assert not any("not confirmed" in note for note in result.notes)
 
 
+def test_what_is_interrupted_while_it_is_confirmed_is_the_best_so_far(
+    speedups: dict[frozenset[str], Any],
+) -> None:
+    speedups[frozenset({"bf16-autocast", "loader-workers"})] = KeyboardInterrupt()
+    result = tuned()
+    assert result.interrupted
+    assert result.plan is not None and result.plan.speedup == pytest.approx(2.1)
+    assert "interrupted: the best result so far was not confirmed" in result.notes
+
+
 @pytest.mark.parametrize("of_plan", [True, False])
 def test_a_plan_with_which_the_program_fails_is_not_written(
     of_plan: bool, speedups: dict[frozenset[str], Any], monkeypatch: pytest.MonkeyPatch
