@@ -13,7 +13,7 @@ model = torch.nn.Sequential(
     torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(DROPOUT), torch.nn.Linear(32, 1)
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-checkpoint = flatout.Checkpoint("kept", every=KEEP_EVERY, model=model, optimizer=optimizer)
+checkpoint = flatout.Checkpoint("kept", every=None, model=model, optimizer=optimizer)
 begun = checkpoint.resume()
 print("from", begun, flush=True)
 for number in range(begun, STEPS):
@@ -23,17 +23,15 @@ for number in range(begun, STEPS):
     optimizer.step()
     print("step", number + 1, SHOWN, flush=True)
     checkpoint.after_step()
-    DIES
     time.sleep(SLEEP)
 checkpoint.close()
 """
 
 
-def program(keep_every: object = None, dies: str = "pass", dropout: float = 0.0) -> str:
+def program(dropout: float = 0.0) -> str:
     """dropout: above 0, every digit of the losses is shown."""
     shown = "loss.item().hex()" if dropout else 'f"{loss.item():.5f}"'
-    text = PROGRAM.replace("KEEP_EVERY", repr(keep_every)).replace("DIES", dies)
-    return text.replace("DROPOUT", repr(dropout)).replace("SHOWN", shown)
+    return PROGRAM.replace("DROPOUT", repr(dropout)).replace("SHOWN", shown)
 
 
 def losses(output: str) -> dict[int, str]:

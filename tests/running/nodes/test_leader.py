@@ -13,7 +13,14 @@ from dataclasses import replace
 import pytest
 
 from flatout.nouns.errors import UserError
-from flatout.nouns.nodes import NativeProgram, NodeLayout, NodeRound, NodesStill, StandStill
+from flatout.nouns.nodes import (
+    NativeProgram,
+    NodeLayout,
+    NodeRound,
+    NodesStill,
+    NodeVerdict,
+    StandStill,
+)
 from flatout.nouns.ranks import RankFailure
 from flatout.running.nodes import connections
 from flatout.running.nodes.connections import NodeLimits
@@ -61,14 +68,32 @@ class Cluster:
             thread.join()
         return [rounds[index] for index in range(len(ranks))]
 
-    def verdicts(self) -> None:
-        until(lambda: all(link.verdict is not None for link in self.links))
+
+def verdict(link: NodeLink) -> NodeVerdict:
+    """What this node is told, once it is."""
+    until(lambda: link.verdict is not None)
+    assert link.verdict is not None
+    return link.verdict
+
+
+def failure(link: NodeLink) -> RankFailure:
+    found = verdict(link).failure
+    assert found is not None
+    return found
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def pair(stack: ExitStack) -> Cluster:
+    """Two nodes with a rank each, which have met."""
+    cluster = Cluster(stack, 2)
+    cluster.join([1, 1])
+    return cluster
 
 
 def test_nodes_with_different_numbers_of_ranks_agree(stack: ExitStack) -> None:
@@ -124,51 +149,39 @@ def test_what_node_0_needs_before_it_joins_is_no_time_of_the_others(stack: ExitS
 def test_the_first_cause_is_told_to_all_with_its_node(stack: ExitStack, lost: bool) -> None:
     cluster = Cluster(stack, 3, replace(QUICK, settle_s=60))
     cluster.join([1, 1, 1])
-    first, second, third = cluster.links
     if lost:  # others notice before the rank's own node has said so
-        third.failed(replace(FAILURE, rank=2, error="Connection reset by peer"), "", lost=True)
+        reset = replace(FAILURE, rank=2, error="Connection reset by peer")
+        cluster.links[2].failed(reset, "", lost=True)
         until(lambda: cluster.leader._book._failures)
-    second.failed(FAILURE, "Traceback: ValueError", lost=False)
-    cluster.verdicts()
-    for link in (first, second, third):
-        assert link.verdict is not None
-        assert link.verdict.failure == replace(FAILURE, node="host-1")
-        assert link.verdict.crash == "Traceback: ValueError"
+    cluster.links[1].failed(FAILURE, "Traceback: ValueError", lost=False)
+    for link in cluster.links:
+        assert verdict(link).failure == replace(FAILURE, node="host-1")
+        assert verdict(link).crash == "Traceback: ValueError"
 
 
-def test_a_rank_that_lost_others_is_named_only_where_there_is_no_cause(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    cluster.join([1, 1])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_rank_that_lost_others_is_named_only_where_there_is_no_cause(
+    pair: Cluster, left: bool
+) -> None:
+    """left: the other has ended in order, while this one still trained."""
+    if left:
+        pair.links[0].send(ended=0)
+        until(lambda: pair.leader._book.nodes[0].ended == 0)
     lost = replace(FAILURE, size=2, error="Connection reset by peer")
-    cluster.links[1].failed(lost, "", lost=True)
-    cluster.verdicts()
-    verdict = cluster.links[0].verdict
-    assert verdict is not None
-    assert verdict.failure == replace(lost, node="host-1")
+    pair.links[1].failed(lost, "", lost=True)
+    found = failure(pair.links[1 if left else 0])
+    if left:
+        assert (found.rank, found.ending, found.node) == (0, "early", "host-0")
+    else:
+        assert found == replace(lost, node="host-1")
 
 
-def test_who_left_in_order_before_others_lost_it_is_named(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    cluster.join([1, 1])
-    cluster.links[0].send(ended=0)
-    until(lambda: cluster.leader._book.nodes[0].ended == 0)
-    cluster.links[1].failed(replace(FAILURE, size=2, error="Connection reset"), "", lost=True)
-    cluster.verdicts()
-    failure = cluster.links[1].verdict and cluster.links[1].verdict.failure
-    assert failure is not None
-    assert (failure.rank, failure.ending, failure.node) == (0, "early", "host-0")
-
-
-def test_an_orderly_end_waits_for_all(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    cluster.join([1, 1])
-    cluster.links[0].send(ended=0)
-    until(lambda: cluster.leader._book.nodes[0].ended == 0)
-    assert cluster.links[0].verdict is None
-    cluster.links[1].send(ended=0)
-    cluster.verdicts()
-    assert cluster.links[0].verdict is not None
-    assert cluster.links[0].verdict.failure is None
+def test_an_orderly_end_waits_for_all(pair: Cluster) -> None:
+    pair.links[0].send(ended=0)
+    until(lambda: pair.leader._book.nodes[0].ended == 0)
+    assert pair.links[0].verdict is None
+    pair.links[1].send(ended=0)
+    assert verdict(pair.links[0]).failure is None
 
 
 @pytest.mark.parametrize("how", ["breaks", "silent"])
@@ -182,44 +195,30 @@ def test_a_node_that_is_gone_is_named_with_its_last_step(stack: ExitStack, how: 
         gone.close()
     else:
         gone._closed = True  # its thread stops, its connection stays: no power
-    until(lambda: cluster.links[0].verdict is not None)
-    failure = cluster.links[0].verdict and cluster.links[0].verdict.failure
-    assert failure is not None
-    assert (failure.ending, failure.node, failure.rank, failure.step) == ("gone", "host-1", 2, 412)
-    assert ("broke" if how == "breaks" else "it has sent nothing") in failure.error
+    found = failure(cluster.links[0])
+    assert (found.ending, found.node, found.rank, found.step) == ("gone", "host-1", 2, 412)
+    assert ("broke" if how == "breaks" else "it has sent nothing") in found.error
 
 
-def test_when_node_0_is_gone_each_other_node_says_so(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    cluster.join([1, 1])
-    cluster.leader._closing_at = 0.0  # ends without a word
-    until(lambda: cluster.links[1].verdict is not None)
-    failure = cluster.links[1].verdict and cluster.links[1].verdict.failure
-    assert failure is not None
-    assert (failure.ending, failure.node, failure.rank) == ("gone", "host-0", 0)
+def test_when_node_0_is_gone_each_other_node_says_so(pair: Cluster) -> None:
+    pair.leader._closing_at = 0.0  # ends without a word
+    found = failure(pair.links[1])
+    assert (found.ending, found.node, found.rank) == ("gone", "host-0", 0)
 
 
-def test_a_signal_reaches_the_other_nodes_and_ends_are_no_failures_then(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    cluster.join([1, 1])
-    cluster.links[1].send(signal=15, ends=True)
-    until(lambda: cluster.links[0].signals)
-    assert list(cluster.links[0].signals) == [15]
-    assert not cluster.links[1].signals
-    cluster.links[1].close()
-    cluster.links[0].send(ended=143)
-    until(lambda: cluster.links[0].verdict is not None)
-    assert cluster.links[0].verdict is not None
-    assert cluster.links[0].verdict.failure is None
+def test_a_signal_reaches_the_other_nodes_and_ends_are_no_failures_then(pair: Cluster) -> None:
+    first, second = pair.links
+    second.send(signal=15, ends=True)
+    until(lambda: first.signals)
+    assert (list(first.signals), list(second.signals)) == ([15], [])
+    second.close()
+    first.send(ended=143)
+    assert verdict(first).failure is None
 
 
-def test_a_refusal_is_told_to_all(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    cluster.join([1, 1])
-    cluster.links[1].send(refused="batches differ", next="seed the loader")
-    cluster.verdicts()
-    assert cluster.links[0].verdict is not None
-    assert cluster.links[0].verdict.refused == ("batches differ", "seed the loader")
+def test_a_refusal_is_told_to_all(pair: Cluster) -> None:
+    pair.links[1].send(refused="batches differ", next="seed the loader")
+    assert verdict(pair.links[0]).refused == ("batches differ", "seed the loader")
 
 
 def test_all_start_again_with_a_node_that_was_gone_and_has_come_back(stack: ExitStack) -> None:
@@ -227,9 +226,7 @@ def test_all_start_again_with_a_node_that_was_gone_and_has_come_back(stack: Exit
     before = cluster.join([1, 2])
     first, second = cluster.links
     second.close()  # its engine starts it anew
-    until(lambda: first.verdict is not None)
-    assert first.verdict is not None
-    assert first.verdict.again
+    assert verdict(first).again
     rounds: dict[int, NodeRound] = {}
     again = threading.Thread(target=lambda: rounds.update({0: first.rejoin()}))
     again.start()
@@ -239,8 +236,7 @@ def test_all_start_again_with_a_node_that_was_gone_and_has_come_back(stack: Exit
     assert rounds[0].firsts == rounds[1].firsts == (0, 1)
     assert rounds[0].store == rounds[1].store != before[0].store
     back.close()
-    until(lambda: first.verdict is not None)
-    assert not first.verdict.again  # once was all
+    assert not verdict(first).again  # once was all
 
 
 # Who is let in ----------------------------------------------------------------------------------
