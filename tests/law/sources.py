@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
+import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 SRC = Path(__file__).parents[2] / "src"
 FILES = sorted(SRC.rglob("*.py"))
@@ -15,6 +19,8 @@ LIBRARY = [path for path in FILES if path.is_relative_to(SRC / "flatout_train")]
 AGENT = [path for path in FILES if path.is_relative_to(SRC / "flatout_agent")]
 PROGRAMS = [path for path in FILES if path.is_relative_to(SRC / "flatout_programs")]
 """What the user's interpreter runs by file: Python 3.7, where torch runs in it 3.10."""
+FINDING = ("What it sees", "Why it matters", "Cure", "References")
+"""The headings of the page of a check or of an alert."""
 
 
 def name(path: Path) -> str:
@@ -45,3 +51,16 @@ def script_of_docs(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def assert_whole_page(module: Any, headings: Sequence[str]) -> None:
+    """The module's docstring is a page: a sentence, then each section with some text."""
+    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
+    assert title.endswith("."), "the first line is a sentence"
+    assert len(title) <= 97
+    before, *parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
+    assert not before.strip()
+    found = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
+    assert list(found) == list(headings)
+    assert [heading for heading, text in found.items() if len(text) < 20] == []
+    assert "https://" in found["References"]

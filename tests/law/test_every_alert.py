@@ -10,7 +10,7 @@ from every import for_every
 from flatout.diagnosing import checks
 from flatout.knowledge import signatures
 from flatout.watching import pages, rules
-from law.test_every_check import assert_whole_page
+from law.sources import FINDING, assert_whole_page
 
 each_rule = for_every(rules.every(), lambda module: module.RULE.code)
 GUIDE = Path(__file__).parents[2] / "docs/guide-monitor.md"
@@ -25,7 +25,7 @@ def test_its_file_says_its_code(module: rules.RuleModule) -> None:
 
 @each_rule
 def test_it_has_a_page(module: rules.RuleModule) -> None:
-    assert_whole_page(module)
+    assert_whole_page(module, FINDING)
     page = pages.find(module.RULE.code)
     assert page == pages.find(rules.id_of(module))
     assert page is not None

@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from every import for_every
 from flatout_agent import boosts
 from flatout_agent.boost import Boost
 from flatout_agent.wire import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
+from law.sources import assert_whole_page
 
 HEADINGS = [
     "What it does",
@@ -77,11 +77,6 @@ def choices(boost: Boost) -> list[dict[str, Any]]:
     ]
 
 
-def sections(page: str) -> dict[str, str]:
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
-
-
 def test_the_folder_is_the_table() -> None:
     assert len(NAMES) >= 15
     folder = Path(boosts.__file__).parent
@@ -91,14 +86,7 @@ def test_the_folder_is_the_table() -> None:
 
 @each_boost
 def test_page(boost_id: str) -> None:
-    page = inspect.cleandoc(boosts.load(boost_id).__doc__ or "")
-    title, _, rest = page.partition("\n")
-    assert title.endswith("."), "the first line is a sentence"
-    assert len(title) <= 97
-    assert rest.startswith("\n## What it does\n")
-    found = sections(page)
-    assert list(found) == HEADINGS
-    assert [heading for heading, text in found.items() if len(text) < 20] == []
+    assert_whole_page(boosts.load(boost_id), HEADINGS)
 
 
 @each_boost

@@ -12,6 +12,7 @@ from every import for_every
 from flatout.diagnosing import checks, pages
 from flatout.diagnosing.checks import CheckFile
 from flatout.nouns.finding import Severity
+from law.sources import FINDING, assert_whole_page
 from machines import composed
 
 FAMILIES = {
@@ -46,7 +47,6 @@ GONE = {
 }
 """They are given to no other check: results and plans name findings by their codes."""
 CURES_IN_A_NAME = {"fix", "install", "enable", "set", "use", "no", "not", "disallow", "banned"}
-HEADINGS = ["What it sees", "Why it matters", "Cure", "References"]
 
 each_check = for_every(FILES, lambda file: file.code)
 
@@ -59,18 +59,6 @@ def place(file: CheckFile) -> tuple[str, str]:
 
 def module(file: CheckFile) -> Any:
     return KINDS[place(file)[0]].load(file.id)
-
-
-def assert_whole_page(module: Any) -> None:
-    """The module's docstring is a page: a sentence, then each section with some text."""
-    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
-    assert title.endswith("."), "the first line is a sentence"
-    assert len(title) <= 97
-    parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
-    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
-    assert list(found) == HEADINGS
-    assert [heading for heading, text in found.items() if len(text) < 20] == []
-    assert "https://" in found["References"]
 
 
 @for_every(FAMILIES)
@@ -112,7 +100,7 @@ def test_its_file_says_its_code(file: CheckFile) -> None:
 @each_check
 def test_page(file: CheckFile) -> None:
     found = module(file)
-    assert_whole_page(found)
+    assert_whole_page(found, FINDING)
     page = pages.find(file.code)
     assert page == pages.find(file.id)
     assert page is not None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 
 from every import for_every
 from flatout.launching import contract, engines, launch
 from flatout.nouns.launched import LaunchEngine, LaunchRequest
+from law.sources import assert_whole_page
 
 HEADINGS = [
     "The command",
@@ -33,10 +33,8 @@ each_engine = for_every(engines.names(), str)
 
 @each_engine
 def test_its_page_has_every_heading_in_order(name: str) -> None:
-    page = engines.load(name).__doc__ or ""
-    assert re.findall(r"^## (.+)$", page, flags=re.MULTILINE) == HEADINGS
-    assert re.search(r"^- https://", page, flags=re.MULTILINE)
-    assert f"flatout launch {name} " in page
+    assert_whole_page(engines.load(name), HEADINGS)
+    assert f"flatout launch {name} " in (engines.load(name).__doc__ or "")
 
 
 @each_engine
