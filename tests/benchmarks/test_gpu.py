@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,32 +29,6 @@ def gpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield module
     for name in ("gpu", "record"):
         sys.modules.pop(name, None)
-
-
-Called = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def called(
-    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Called:
-    """gpu.py with some words, in this process, with two groups of its own: code, stdout, stderr."""
-    groups = {
-        "tests": gpu.Group([gpu.Part("one", SOUND, 100), gpu.Part("two", SOUND, 100)]),
-        "rates": gpu.Group([gpu.Part("three", SOUND, 100)]),
-    }
-    monkeypatch.setattr(gpu, "groups", lambda dry: groups)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gpu.py", *words])
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # of all tests
-        try:
-            code = gpu.main()
-        except SystemExit as ended:
-            code = int(str(ended.code))
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -91,38 +64,6 @@ def test_a_dry_run_walks_every_part(root: Path, tmp_path: Path, group: str) -> N
         assert outcome["figures"], name
         assert outcome["seconds"] > 0
         assert f"\n{name}" in f"\n{done.stdout}"
-
-
-def test_without_a_gpu_it_says_so(called: Called, tmp_path: Path) -> None:
-    code, _, err = called("rates", "--out", str(tmp_path))
-    assert code == 2
-    assert "no CUDA device here; --dry" in err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [(["all"], "there is no group all"), (["rates", "--only", "x"], "there is no part x")],
-)
-def test_wrong_words(called: Called, words: list[str], says: str) -> None:
-    code, _, err = called(*words)
-    assert code == 2
-    assert says in err
-
-
-def test_called_again_what_has_succeeded_is_not_run_again(
-    called: Called, gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "facts", lambda: MACHINE)
-    first = called("tests", "--out", str(tmp_path))[1]
-    again = called("tests", "--out", str(tmp_path))[1].splitlines()
-    assert "before: " not in first
-    assert [line.split()[0] for line in again if "before: " in line] == ["one", "two"]
-
-
-def test_the_parts_are_listed(called: Called) -> None:
-    assert called("--list") == (0, "tests: one two\nrates: three\n", "")
-    assert called("rates", "--list") == (0, "rates: three\n", "")
 
 
 def program(code: str) -> tuple[str, ...]:
@@ -187,29 +128,6 @@ def test_without_time_nothing_is_begun(
     failed, found = run(gpu, tmp_path, gpu.Part("one", SOUND, 100), end_s=1.0)
     assert (failed, found) == (1, {})
     assert "no time left; call again" in capsys.readouterr().out
-
-
-@pytest.mark.thorough
-def test_failures_of_a_module_are_seen_as_they_come(root: Path, tmp_path: Path) -> None:
-    module = tmp_path / "test_it.py"
-    module.write_text(
-        "import pytest\n"
-        "pytestmark = pytest.mark.gpu\n"
-        "def test_right(): pass\n"
-        "def test_wrong(): assert 1 == 2, 'one is not two'\n"
-        "@pytest.fixture\ndef broken(): raise OSError('no fixture')\n"
-        "def test_error(broken): pass\n"
-        "def test_crash():\n    import os; os._exit(9)\n"
-    )
-    script = root / "benchmarks" / "gpu_tests.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(module)], capture_output=True, text=True, cwd=root
-    )
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert (last["passed"], last["failed"], last["errors"]) == (1, 1, 1)
-    assert [name.split("::")[1] for name in last["failures"]] == ["test_wrong", "test_error"]
-    assert "one is not two" in done.stderr
-    assert done.returncode == 9
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import psutil
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -63,23 +62,6 @@ def test_all_loops_learn_the_same_from_the_same_batches(benchmarks: Path) -> Non
     for loop, losses in found.items():
         exact = loop in ("ladder:loader", "ladder:step")
         assert losses == pytest.approx(naive, rel=1e-4 if exact else 5e-3), loop
-
-
-@pytest.mark.thorough
-def test_a_contender_runs_in_its_turns_only(benchmarks: Path, tmp_path: Path) -> None:
-    from loops import arena
-
-    with arena.contenders("gpt", ["naive"], quick=True, logs=tmp_path) as (one,):
-        assert one.own.status() == psutil.STATUS_STOPPED
-        arena.rounds([one], warm=2, count=3, steps=2)
-        assert one.own.status() == psutil.STATUS_STOPPED
-        assert (len(one.losses), len(one.seconds)) == (1 + 2 + 3 * 2, 3)
-        assert one.start_s > 0.1
-        operators = one.ask("profile 1")["operators"]
-        assert any("mm" in row["name"] for row in operators)
-        assert arena.ratio(one, one) == {"ratio": 1.0, "interval": [1.0, 1.0], "rounds": 3}
-        assert arena.disagreement([one]) == 0
-    assert not one.own.is_running()
 
 
 @pytest.fixture

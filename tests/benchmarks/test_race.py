@@ -104,18 +104,6 @@ def test_what_fails_tells_why_and_does_not_stop_the_others(race: ModuleType) -> 
     assert race.words({"rows": rows}) == "a 10.00 ms, b failed"
 
 
-def test_without_time_for_a_run_its_row_says_so(race: ModuleType) -> None:
-    *_, rows = race.in_turn(Laps({}, left_s=3.0), {"a": "a"}, 1)
-    assert rows["a"]["note"] == "no time for round 1"
-
-
-def test_a_round_from_before_counts(race: ModuleType) -> None:
-    course = Laps({"a": [ms(10.0), ms(10.0)], "b": [ms(5.0), ms(5.0)]})
-    *_, first = race.in_turn(course, {"a": "a"}, 1)
-    list(race.in_turn(course, {"b": "b", "a": "a"}, 2, first))
-    assert course.order == ["a", "b", "b", "a"]
-
-
 def test_of_two_boosts_that_exclude_each_other_one_is_taken(race: ModuleType) -> None:
     promised = dict.fromkeys(["cuda-graphs", "fp16-autocast", "bf16-autocast", "compile", "tf32"])
     assert set(race.together(promised)) == {"bf16-autocast", "compile", "tf32"}
@@ -125,33 +113,6 @@ def test_what_a_run_tells_of_its_boosts(race: ModuleType) -> None:
     printed = '{"engaged": ["tf32"], "not_engaged": {"compile": "declined: x"}}'
     assert race.became(printed) == {"tf32": "engaged", "compile": "declined: x"}
     assert race.became("no document") == {}
-
-
-def part(times: dict[str, float], **more: Any) -> dict[str, Any]:
-    return {"figures": {"rows": {way: {"ms": value} for way, value in times.items()}, **more}}
-
-
-def test_the_summary(modules: dict[str, ModuleType]) -> None:
-    tf32 = {"gains": {"tf32": 1.5, "compile": 0.9}, "took": {"tf32": "engaged", "compile": "idle"}}
-    parts = {
-        "gpt": part({"written": 80.0, "hand": 20.0, "compiled": 25.0, "all": 40.0}),
-        "gpt_tune": part({"written": 80.0, "hand": 20.0, "plan": 40.0}, boosts=["tf32"]),
-        "gan": part({"written": 10.0, "hand": 5.0}),
-        "gan_tune": part({"written": 20.0}, boosts=[]),
-        "gpt_alone_1": part({}, **tf32),
-        "gpt_without_1": {"failed": "exit code 1", "figures": None},
-    }
-    lines = modules["gpu_race_summary"].summary(parts)
-    assert [line.split() for line in lines[1:3]] == [
-        ["gpt", "80.00", "20.00", "compiled", "25.00", "40.00", "0.50"],
-        ["gan", "10.00", "5.00", "20.00", "0.50"],
-    ]
-    assert lines[3:] == [
-        "best forced: 0.80 of the hand, geometric mean of 1",
-        "tuned: 0.50 of the hand, geometric mean of 2",
-        "compile             idle in 1",
-        "tf32                alone 1.50x, won 1 of 1",
-    ]
 
 
 def test_a_step_in_a_graph_counts_each_time_that_the_graph_runs(
