@@ -30,6 +30,13 @@ def test_the_fact_decides() -> None:
     assert offenders == [], "text, what it means, what it is taken for"
 
 
+@pytest.mark.parametrize(("capability", "told"), [("12", "new"), ("7", "old")])
+def test_of_opposite_causes_with_one_line_the_figures_decide(capability: str, told: str) -> None:
+    text = "requires device with capability <= (9, 0) but your GPU has capability ({}, 0) (too {})"
+    match = explain_text(text.format(capability, told)).matches[0]
+    assert f"is too {told} for this xFormers" in match.title.en
+
+
 def test_where_no_fact_decides_nothing_is_certain() -> None:
     likely = {item.id for item in signatures.every() if item.confidence is not Confidence.HIGH}
     unclear = [case["text"] or "" for case in CASES if case["cause"] in likely]
