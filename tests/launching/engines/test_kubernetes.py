@@ -45,30 +45,7 @@ def documents(request: LaunchRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     return service, job
 
 
-def lost(value: Any, again: Any, path: str = "") -> list[str]:
-    """Places of `value` that are not the same in `again`."""
-    if isinstance(value, dict) and isinstance(again, dict):
-        pairs = [(key, inner, again.get(key)) for key, inner in value.items()]
-    elif isinstance(value, list) and isinstance(again, list) and len(value) == len(again):
-        pairs = [(str(at), *pair) for at, pair in enumerate(zip(value, again, strict=True))]
-    else:
-        return [] if value == again else [path]
-    return [place for key, *pair in pairs for place in lost(*pair, f"{path}/{key}")]
-
-
 # The file -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_models_of_kubernetes_know_every_field() -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models")
-    options = {"claim": "data:/data", "memory": "64Gi", "cpu": "16", "shm": "8Gi",
-               "pull-secret": "s", "service-account": "a", "node-selector": "x/y=z"}  # fmt: skip
-    service, job = documents(asked(options, queue="team", restarts=2))
-    read = models.IoK8sApiCoreV1Service.from_dict(service), models.IoK8sApiBatchV1Job.from_dict(job)
-    # What a model does not know it drops; what is not said it may add.
-    for made, again in zip((service, job), read, strict=True):
-        assert lost(made, json.loads(again.to_json())) == []
 
 
 def test_the_job_asks_for_what_was_asked() -> None:
