@@ -189,17 +189,6 @@ def test_where_no_list_can_be_kept_it_runs_unwatched(
 
 
 @pytest.mark.thorough
-def test_the_time_that_is_left_is_known_from_the_run_before(folder: Path) -> None:
-    process = started("40", "0.02", "0")
-    process.communicate(timeout=LIMIT_S)
-    process = started("40", "0.02", "0")
-    process.communicate(timeout=LIMIT_S)
-    runs = sorted(Path(".flatout/runs").glob("*-run"))
-    jobs = [list(frames_of(run))[-1].jobs[0] for run in runs]
-    assert [job.steps_expected for job in jobs] == [None, 40]
-
-
-@pytest.mark.thorough
 def test_a_driver_that_blocks_delays_nobody_at_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

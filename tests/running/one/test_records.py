@@ -59,17 +59,6 @@ def test_every_process_has_its_own_file(tmp_path: Path) -> None:
     assert {pid: record.version for pid, record in Tail(tmp_path).new()} == {12: "12", 5: "5"}
 
 
-def test_a_line_being_written_waits(tmp_path: Path) -> None:
-    line = wire.dump(wire.TorchSeen("2.13.0"))
-    path = tmp_path / "1.jsonl"
-    path.write_text(line[:9])
-    tail = Tail(tmp_path)
-    assert list(tail.new()) == []
-    path.write_text(line + "\n")
-    assert list(tail.new()) == [(1, wire.TorchSeen("2.13.0"))]
-    assert tail.skipped == 0
-
-
 def test_a_folder_that_is_not_there_has_no_records(tmp_path: Path) -> None:
     assert list(Tail(tmp_path / "none").new()) == []
 

@@ -256,16 +256,6 @@ def test_no_rank_outlives_flatout(flatout: Flatout) -> None:
     until(lambda: not under_orders(str(flatout.folder)))
 
 
-def test_in_a_read_only_folder_the_files_are_elsewhere(flatout: Flatout) -> None:
-    (flatout.folder / ".flatout").write_text("in the way")
-    flatout.script(program("train(1, 3)\nprint(orders['records'])\n"))
-    done = flatout.run(*RANKS, "--quiet", "train.py")
-    assert done.returncode == 0, done.stderr
-    records = Path(done.stdout.decode().strip())
-    assert (records.parent / "rank1.log").is_file()
-    assert flatout.folder not in records.parents
-
-
 def run_here(
     flatout: Flatout, text: str, inject: Path, monkeypatch: pytest.MonkeyPatch, limits: RankLimits
 ) -> tuple[foreground.Finished, RankFailure | None]:
@@ -329,39 +319,6 @@ train(6, 9)
         assert failure.stacks is not None
         assert f'train.py", line {number}' in Path(failure.stacks).read_text()
     assert under_orders(str(flatout.folder)) == []
-
-
-@pytest.mark.thorough
-def test_slow_ranks_and_ranks_that_pause_together_do_not_hang(
-    flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each for longer than one that hangs would have: it computes, it writes, all of them wait.
-
-    Between two looks it must have its turn, however busy the machine is.
-    """
-    text = """
-def until(end, act):
-    while time.monotonic() < end:
-        act()
-
-def write():
-    time.sleep(0.1)
-    open("data", "w").write("x" * 99)
-
-train(1, 5)
-if rank == 1:
-    until(time.monotonic() + 6, int)
-train(6, 9)
-if rank == 1:
-    until(time.monotonic() + 6, write)
-train(10, 12)
-time.sleep(6)
-train(13, 15)
-"""
-    limits = RankLimits(still_s=1.0, look_s=4.0)
-    ended, failure = run_here(flatout, text, inject, monkeypatch, limits)
-    assert failure is None
-    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize(("pid", "expected"), [(20, [20, 20]), (19, [20, 20, 21])])

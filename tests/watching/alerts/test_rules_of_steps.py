@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -43,14 +44,6 @@ def test_a_hang_of_idle_processes() -> None:
     assert "processes do nothing" in breach.evidence
 
 
-def test_a_hang_that_spins_on_the_gpu() -> None:
-    spinning = replace(HEALTHY, utilization=1.0, power_w=120.0)
-    samples = machine(gpu=lambda second: spinning)
-    assert fires(hang001_job_hangs, view(job(hung(90, cpu=1.0, gpus=(0,))), samples))
-    working = machine(gpu=lambda second: HEALTHY)
-    assert not fires(hang001_job_hangs, view(job(hung(90, cpu=1.0, gpus=(0,))), working))
-
-
 def test_the_rank_that_is_least_far_is_named() -> None:
     behind = rank(steps(590, until_s=NOW - 90), number=1, cpu=0.0)
     (breach,) = breaches(hang001_job_hangs, view(job(hung(90), behind), machine()))
@@ -71,12 +64,6 @@ def test_one_rank_that_takes_no_step_while_the_others_go_on() -> None:
     assert not fires(hang001_job_hangs, view(job(ahead, late), machine()))
 
 
-def test_a_program_that_waits_for_its_user_does_not_hang() -> None:
-    debugged = hung(600)
-    debugged.waits_for_input = True
-    assert not fires(hang001_job_hangs, view(job(debugged), machine()))
-
-
 def test_a_rank_that_has_ended_is_named_where_the_others_hang() -> None:
     gone = rank(steps(500, until_s=NOW - 100), number=1)
     gone.ended = True
@@ -95,61 +82,81 @@ def evaluating(last: int, silent_s: float, cpu: float = 0.0) -> View:
     return view(job(rank(taken, cpu=cpu)), machine())
 
 
-@pytest.mark.slow
-def test_an_evaluation_counts_where_it_is_due() -> None:
-    assert not fires(hang001_job_hangs, evaluating(9000, 150))
-    assert fires(hang001_job_hangs, evaluating(9000, 250))
+def on_gpu(silent_s: float, **more: float) -> View:
+    """Its processes compute, and its GPU is as one that trains, but for `more`."""
+    seen = hung(silent_s, cpu=1.0, gpus=(0,))
+    return view(job(seen), machine(gpu=lambda second: replace(HEALTHY, **more)))
+
+
+def asleep(cpu: float) -> View:
+    samples = [sample for sample in machine() if not NOW - 800 < sample.time_s < NOW - 20]
+    return view(job(hung(800, cpu=cpu)), samples)
+
+
+def clock_put_back(lasted_s: int) -> View:
+    return view(job(rank(steps(600, until_s=NOW + 3600), cpu=0.0)), machine(lasted_s))
+
+
+def waits_for_its_user() -> View:
+    debugged = hung(600)
+    debugged.waits_for_input = True
+    return view(job(debugged), machine())
+
+
+def tuned() -> View:
+    taken = steps(600, until_s=NOW - 90, flags=lambda step: pulse.TUNING)
+    return view(job(rank(taken, cpu=0.0)), machine())
+
+
+HANGS: dict[str, Callable[[], View]] = {
+    "a GPU that spins": lambda: on_gpu(90, utilization=1.0, power_w=120.0),
+    "a GPU that does nothing for long": lambda: on_gpu(900, utilization=0.0, power_w=80.0),
+    "busy processes, for long": lambda: view(job(hung(700, cpu=1.0)), machine()),
+    "longer than an evaluation that is due": lambda: evaluating(9000, 250),
+    "busy, and no evaluation is due": lambda: evaluating(8500, 650, cpu=1.0),
+    "never a step": lambda: view(job(rank([], cpu=0.0)), machine()),
+    "after the clock was put back": lambda: clock_put_back(90),
+}
+NO_HANGS: dict[str, Callable[[], View]] = {
+    "a short stall": lambda: view(job(hung(30)), machine()),
+    "an evaluation": lambda: view(job(hung(90, cpu=1.0)), machine()),
+    "busy processes": lambda: view(job(hung(500, cpu=1.0)), machine()),
+    "a GPU that works": lambda: on_gpu(90),
+    "a first evaluation on a GPU": lambda: on_gpu(900),
+    "an evaluation that is due": lambda: evaluating(9000, 150),
+    "busy, and an evaluation is due": lambda: evaluating(9000, 650, cpu=1.0),
+    "it waits for its user": waits_for_its_user,
+    "it is tuned": tuned,
+    "it has ended": lambda: view(job(hung(90), ended_s=NOW - 80), machine()),
+    "it begins, and computes": lambda: view(job(rank([], cpu=1.0)), machine()),
+    "it begins": lambda: view(job(rank([], cpu=0.0), began_s=NOW - 300), machine()),
+    "the clock was put back just now": lambda: clock_put_back(30),
+    "the machine slept": lambda: asleep(0.0),
+    "the machine slept, and computes": lambda: asleep(1.0),
+}
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_a_hang(name: str) -> None:
+    assert fires(hang001_job_hangs, HANGS[name]())
+
+
+@pytest.mark.parametrize("name", NO_HANGS)
+def test_no_hang(name: str) -> None:
+    assert not fires(hang001_job_hangs, NO_HANGS[name]())
+
+
+def test_gaps_that_are_usual_are_told() -> None:
     (breach,) = breaches(hang001_job_hangs, evaluating(8500, 90))
     assert "gaps of up to 100 ms are usual here" in breach.evidence
-    assert fires(hang001_job_hangs, evaluating(8500, 650, cpu=1.0))
-    assert not fires(hang001_job_hangs, evaluating(9000, 650, cpu=1.0))
-
-
-def test_a_first_evaluation_that_takes_long_on_a_gpu() -> None:
-    longs = hung(900, cpu=1.0, gpus=(0,))
-    assert not fires(hang001_job_hangs, view(job(longs), machine(gpu=lambda s: HEALTHY)))
-    idles = replace(HEALTHY, utilization=0.0, power_w=80.0)
-    assert fires(hang001_job_hangs, view(job(longs), machine(gpu=lambda s: idles)))
 
 
 def test_a_hang_goes_on_below_a_higher_threshold() -> None:
     (breach,) = breaches(hang001_job_hangs, view(job(hung(90, cpu=0.07)), machine()))
     assert not breach.fires
     assert not breaches(hang001_job_hangs, view(job(hung(90, cpu=0.2)), machine()))
-    nearly = machine(gpu=lambda s: replace(HEALTHY, utilization=0.92, power_w=300.0))
-    (breach,) = breaches(hang001_job_hangs, view(job(hung(90, cpu=1.0, gpus=(0,))), nearly))
+    (breach,) = breaches(hang001_job_hangs, on_gpu(90, utilization=0.92, power_w=300.0))
     assert not breach.fires
-
-
-def test_a_hang_is_seen_after_the_clock_was_put_back() -> None:
-    future = rank(steps(600, until_s=NOW + 3600), cpu=0.0)
-    assert fires(hang001_job_hangs, view(job(future), machine(90)))
-    assert not fires(hang001_job_hangs, view(job(future), machine(30)))
-
-
-def test_a_long_silence_of_busy_processes() -> None:
-    assert not fires(hang001_job_hangs, view(job(hung(500, cpu=1.0)), machine()))
-    assert fires(hang001_job_hangs, view(job(hung(700, cpu=1.0)), machine()))
-
-
-def test_no_hang() -> None:
-    assert not fires(hang001_job_hangs, view(job(hung(30)), machine()))  # a short stall
-    assert not fires(hang001_job_hangs, view(job(hung(90, cpu=1.0)), machine()))  # an evaluation
-    tuned = steps(600, until_s=NOW - 90, flags=lambda step: pulse.TUNING)
-    assert not fires(hang001_job_hangs, view(job(rank(tuned, cpu=0.0)), machine()))
-    assert not fires(hang001_job_hangs, view(job(hung(90), ended_s=NOW - 80), machine()))
-
-
-def test_a_job_that_never_takes_a_step() -> None:
-    assert fires(hang001_job_hangs, view(job(rank([], cpu=0.0)), machine()))
-    assert not fires(hang001_job_hangs, view(job(rank([], cpu=1.0)), machine()))
-    assert not fires(hang001_job_hangs, view(job(rank([], cpu=0.0), began_s=NOW - 300), machine()))
-
-
-def test_a_machine_that_slept_has_hung_no_job() -> None:
-    asleep = [sample for sample in machine() if not NOW - 800 < sample.time_s < NOW - 20]
-    assert not fires(hang001_job_hangs, view(job(hung(800, cpu=1.0)), asleep))
-    assert not fires(hang001_job_hangs, view(job(hung(800, cpu=0.0)), asleep))
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
