@@ -55,6 +55,15 @@ class LiveProgram:
     def tell(self, record: wire.Record) -> None:
         self.records.append(record)
 
+    @property
+    def told(self) -> list[wire.Decided]:
+        """What was decided, in that order."""
+        return [record for record in self.records if isinstance(record, wire.Decided)]
+
+    @property
+    def blocks(self) -> list[wire.BlockRun]:
+        return [record for record in self.records if isinstance(record, wire.BlockRun)]
+
     def report(self) -> None: ...
 
     def steps(self) -> int:
@@ -194,7 +203,7 @@ class Program(LiveProgram):
 
     def decided(self) -> dict[str, wire.Decided]:
         """The last word on each boost."""
-        return {r.id: r for r in self.records if isinstance(r, wire.Decided)}
+        return {row.id: row for row in self.told}
 
 
 def tuning_of(program: Program, *allowed: str, **orders: object) -> Tuning:

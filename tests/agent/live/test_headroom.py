@@ -6,7 +6,6 @@ There is no GPU here: the CPU stands for one whose free memory the test says.
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +14,7 @@ import torch
 from torch import nn
 
 from flatout_agent import wire
-from flatout_agent.attach.chain import Depth
-from flatout_agent.boost import Applied, Boost, Moment, Risk
+from flatout_agent.boost import Risk
 from flatout_agent.job import Job
 from flatout_agent.live import checks, guard, headroom, recorded_calls, updates
 from flatout_agent.live.guard import NOT_COMPARED
@@ -24,7 +22,15 @@ from flatout_agent.live.run import LiveWatch
 from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.speedups import memory_counters
 from guarded import cross_entropy, mlp, record, vectors
-from planted import NO_MEMORY, Program, assert_unharmed, planted, times
+from planted import (
+    NO_MEMORY,
+    Program,
+    assert_unharmed,
+    larger,
+    planted,
+    planted_update,
+    times,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,7 +110,7 @@ def test_what_the_guard_uses_is_not_the_programs_peak(
 
 
 def test_nor_is_the_update_that_it_repeats(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = program(boost=update_boost(1.0))
+    run = program(boost=planted_update(lambda optimizer: None))
     own = WeightsBefore.verdict
     monkeypatch.setattr(checks, "beside_the_program", lambda devices: guarding())
     inside: list[bool] = []
@@ -250,12 +256,7 @@ def test_a_boost_that_runs_out_of_memory_beside_the_guard_has_not_failed(program
 
 def test_a_second_model_is_not_passed_over_where_memory_lacks(program) -> None:
     second = mlp()
-
-    def apply(job: Job, target: Any, params: Any) -> Applied:
-        factor = 1.05 if target is second else 1.0
-        return Applied(job.wrap_call(target, Depth.PRECISION, times(factor)))
-
-    other = types.SimpleNamespace(BOOST=Boost("0", Risk.ROUNDING, Moment.MODEL), apply=apply)
+    other = planted(times(1.05), Risk.ROUNDING, at=second)
     run = program(hungry=planted(NO_MEMORY, Risk.ROUNDING), other=other)
     run.watch(second)
 
@@ -343,18 +344,10 @@ def test_of_several_ranks_none_makes_a_call_once_more(program, monkeypatch) -> N
 # Updates ----------------------------------------------------------------------------------------
 
 
-def update_boost(factor: float) -> Any:
-    def apply(job: Job, target: Any, params: Any) -> Applied:
-        target.param_groups[0]["lr"] *= factor
-        return Applied(lambda: target.param_groups[0].update(lr=0.05))
-
-    return types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.OPTIMIZER), apply=apply)
-
-
 def test_without_room_no_copy_of_the_weights_is_kept_during_an_update(
     program, left, monkeypatch
 ) -> None:
-    run = program(boost=update_boost(1.01))
+    run = program(boost=planted_update(larger))
     monkeypatch.setattr(updates, "WeightsBefore", lambda *args: pytest.fail("kept"))
     left(7 * PARAMETERS - 1)
     verdict = run.check("boost")
@@ -365,7 +358,7 @@ def test_without_room_no_copy_of_the_weights_is_kept_during_an_update(
 def test_with_room_an_update_is_compared_and_no_call_is_recorded(
     program, left, monkeypatch
 ) -> None:
-    run = program(wrong=update_boost(1.01))
+    run = program(wrong=planted_update(larger))
     monkeypatch.setattr(recorded_calls, "begin", lambda *args: pytest.fail("recorded"))
     left(7 * PARAMETERS)
     verdict = run.check("wrong")
@@ -375,7 +368,7 @@ def test_with_room_an_update_is_compared_and_no_call_is_recorded(
 
 @pytest.mark.parametrize("name", ["__init__", "verdict"])
 def test_an_update_without_memory_is_not_compared_again(program, monkeypatch, name) -> None:
-    run = program(boost=update_boost(1.0))
+    run = program(boost=planted_update(lambda optimizer: None))
     calls = failing(monkeypatch, WeightsBefore, name)
     verdict = run.check("boost")
     assert (verdict.passed, verdict.error) == (True, None)

@@ -21,9 +21,9 @@ def test_all_that_helps_goes_on_at_once_and_what_hurts_is_taken_out() -> None:
     program = Program({"bf16-autocast": 1.8, "channels-last": 1.3, "fused-optimizer": 0.9})
     tuning = tune(program, "bf16-autocast", "channels-last", "fused-optimizer")
     assert set(kept(tuning)) == {"bf16-autocast", "channels-last"}
-    first = next(r for r in program.records if isinstance(r, wire.BlockRun) and r.on)
+    first = next(r for r in program.blocks if r.on)
     assert len(first.on) == 3, "the whole recipe comes first"
-    together = next(r for r in program.records if isinstance(r, wire.Decided))
+    together = program.told[0]
     assert (together.verdict, len(together.together)) == ("kept", 3)
     assert together.gain == pytest.approx(1.8 * 1.3 * 0.9, rel=0.1)
     decided = program.decided()
@@ -37,11 +37,11 @@ def test_all_that_helps_goes_on_at_once_and_what_hurts_is_taken_out() -> None:
 def test_of_long_steps_the_first_verdict_is_there_after_eight() -> None:
     program = Program({"bf16-autocast": 0.05 * 2.0, "channels-last": 1.2}, noise=0.05)
     tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
-    (first, *_) = [r for r in program.records if isinstance(r, wire.Decided)]
+    first = program.told[0]
     assert first.id == "channels-last", "slow here: halves, and what is exact first"
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.2}, noise=0.05, longer=20)
     tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
-    (first, *_) = [r for r in program.records if isinstance(r, wire.Decided)]
+    first = program.told[0]
     assert first.verdict == "kept"
     assert first.step <= 8
 
@@ -64,7 +64,7 @@ def test_one_late_step_as_written_makes_no_gain(late: int) -> None:
 
     program.step_s = step_s  # type: ignore[method-assign]
     tune(program, "bf16-autocast", "channels-last", "fused-optimizer", budget_s=60.0)
-    assert not [r for r in program.records if isinstance(r, wire.Decided) and r.verdict == "kept"]
+    assert not [r for r in program.told if r.verdict == "kept"]
 
 
 def test_what_adds_up_to_too_much_loses_its_last_rounding_part() -> None:
@@ -110,8 +110,7 @@ def test_a_gain_beyond_what_is_promised_is_not_believed_of_one_pair() -> None:
         {"bf16-autocast": 1.02}, 0.02, longer=20, slow=lambda p: 5 if p.taken < 9 else 1
     )
     tune(program, "bf16-autocast", budget_s=120.0)
-    told = [r for r in program.records if isinstance(r, wire.Decided)]
-    assert all(row.pairs > 1 for row in told)
+    assert all(row.pairs > 1 for row in program.told)
 
 
 @pytest.mark.parametrize("left_s", [6.0, 60.0])
@@ -125,8 +124,7 @@ def test_one_surprising_pair_is_not_believed_where_there_is_no_time_for_another(
 
     program = Program({"fused-optimizer": 1.0}, noise=0.01, longer=20, slow=slow)
     tune(program, "fused-optimizer", budget_s=left_s, whole_s=5.0, started_at=1_000.0)
-    told = [r for r in program.records if isinstance(r, wire.Decided)]
-    assert all(row.pairs > 1 for row in told if row.verdict == "kept"), told
+    assert all(row.pairs > 1 for row in program.told if row.verdict == "kept"), program.told
 
 
 class Loading(Program):
@@ -140,7 +138,7 @@ class Loading(Program):
 def test_where_loading_takes_the_step_workers_come_first_as_many_as_promise_most() -> None:
     program = Loading({"loader-workers": 1.4, "bf16-autocast": 1.3})
     tune(program, "bf16-autocast", "loader-workers", "sample-cache")
-    first = next(r for r in program.records if isinstance(r, wire.Decided))
+    first = program.told[0]
     assert (first.id, first.verdict, first.params["workers"]) == ("loader-workers", "kept", 2)
 
 
@@ -154,7 +152,7 @@ def test_what_one_disturbed_pair_showed_is_not_told(seed: int) -> None:
     tuning = tune(program := Program({}, noise=0.02, slow=slow, seed=seed), "bf16-autocast")
     assert kept(tuning) == []
     assert tuning.state.gain == 1.0
-    told = [r.verdict for r in program.records if isinstance(r, wire.Decided)]
+    told = [r.verdict for r in program.told]
     assert told in (["kept", "dropped"], ["slower"], ["same"])
 
 
@@ -176,7 +174,7 @@ def test_a_program_begun_again_goes_on_from_what_is_known() -> None:
     )  # fmt: skip
     assert kept(tuning) == ["bf16-autocast", "compile"]
     assert tuning.state.gain == pytest.approx(1.8 * 1.4, rel=0.1)
-    on_in_blocks = [set(r.on) for r in program.records if isinstance(r, wire.BlockRun)]
+    on_in_blocks = [set(r.on) for r in program.blocks]
     assert all("bf16-autocast" in ids for ids in on_in_blocks[:2]), "and not as written"
 
 
@@ -209,10 +207,7 @@ def test_a_short_program_begun_again_does_not_compare_anew_what_was_compared() -
     assert ("cpu-threads", "slower") in verdicts
     last_words = {id_: row for p in programs for id_, row in p.decided().items()}
     assert all(row.verdict in ("slower", "same") for row in last_words.values()), last_words
-    with_bf16 = [
-        sum("bf16-autocast" in r.on for r in p.records if isinstance(r, wire.BlockRun))
-        for p in programs
-    ]
+    with_bf16 = [sum("bf16-autocast" in r.on for r in p.blocks) for p in programs]
     assert not any(with_bf16[3:]), with_bf16
 
 
@@ -261,13 +256,12 @@ class Growing(Program):
 def wrongly_kept(
     noise: float, runs: int, kind: type[Program] = Program, budget_s: float = 12.0
 ) -> list[wire.Decided]:
-    """Of boosts that do nothing, in runs without time."""
+    """Of boosts that do nothing, in runs without time; also what is dropped later."""
     found = []
     for seed in range(runs):
         program = kind({}, noise=noise, seed=seed)
         tune(program, "bf16-autocast", "gc-pause", budget_s=budget_s)
-        decided = [r for r in program.records if isinstance(r, wire.Decided)]
-        found += [row for row in decided if row.verdict == "kept"]  # also what is dropped later
+        found += [row for row in program.told if row.verdict == "kept"]
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,6 @@ from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.step_calls import STEPS
 
-STEPS_TAKEN = 2 * STEPS
-
 
 @pytest.fixture
 def watch(recorder: Recorder) -> Iterator[LiveWatch]:
@@ -33,30 +31,23 @@ def watch(recorder: Recorder) -> Iterator[LiveWatch]:
     watching._unwatch_saving()
 
 
-def clean_steps(
-    watch: LiveWatch, inputs: Callable[[int], torch.Tensor], epoch_each_step: bool = False
-) -> list[bool]:
-    """Of each step with one call without gradients: whether it may be measured."""
+@pytest.mark.parametrize("epoch_each_step", [False, True])
+def test_a_policy_that_acts_in_each_step_belongs_to_it(
+    watch: LiveWatch, epoch_each_step: bool
+) -> None:
+    """But not what a loader of its own feeds."""
     model = torch.nn.Linear(2, 2)
     call = watch._watched(model, 0, model.forward)
-    clean = []
-    for step in range(STEPS_TAKEN):
+    clean = []  # whether the step may be measured
+    for step in range(2 * STEPS):
         watch._clean = True
-        if epoch_each_step:
-            watch._epoch_began = True
+        watch._epoch_began |= epoch_each_step
         with torch.no_grad():
-            call(inputs(step))
+            call(torch.full((3, 2), float(step)))
         clean.append(watch._clean)
         watch.job.steps += 1
-    return clean
-
-
-def acting(step: int) -> torch.Tensor:
-    return torch.full((3, 2), float(step))
-
-
-def test_a_policy_that_acts_in_each_step_belongs_to_it(watch: LiveWatch) -> None:
-    assert clean_steps(watch, acting) == [False] * (STEPS - 1) + [True] * (STEPS + 1)
+    known = 0 if epoch_each_step else STEPS + 1
+    assert clean == [False] * (2 * STEPS - known) + [True] * known
 
 
 @pytest.mark.parametrize("gradients", [True, False])
@@ -71,10 +62,6 @@ def test_the_features_of_a_target_are_no_evaluation(watch: LiveWatch, gradients:
     with torch.set_grad_enabled(gradients):
         call(torch.ones(3, 2))
     assert not watch._clean, "a trained one in evaluation"
-
-
-def test_nor_what_a_loader_of_its_own_feeds(watch: LiveWatch) -> None:
-    assert not any(clean_steps(watch, acting, epoch_each_step=True))
 
 
 def test_a_micro_step_may_call_its_model_twice(

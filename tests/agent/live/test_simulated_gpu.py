@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flatout_agent import wire
 from simulated_gpu import START_S, best_ms, true_ms, tuned
 
 SEEDS = range(12)
@@ -27,7 +26,7 @@ def test_nothing_is_kept_where_nothing_makes_a_difference(noise: float) -> None:
 
 def test_most_of_the_gain_is_there_within_seconds_of_the_first_step() -> None:
     gpu = tuned(0.05, 0)
-    kept = [r for r in gpu.records if isinstance(r, wire.Decided) and r.verdict == "kept"]
+    kept = [r for r in gpu.told if r.verdict == "kept"]
     assert kept[0].elapsed_s <= 15
     assert "bf16-autocast" in kept[0].together
 

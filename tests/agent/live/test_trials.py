@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flatout_agent import wire
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.trials import STAYS
 from live_program import Program, Speeds, kept, tune
@@ -15,7 +14,7 @@ def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.5}, bf16_autocast=refused)
     assert kept(tune(program, "bf16-autocast", "channels-last")) == ["channels-last"]
     assert program.decided()["bf16-autocast"].verdict == "different"
-    assert not any("bf16-autocast" in r.on for r in program.records if isinstance(r, wire.BlockRun))
+    assert not any("bf16-autocast" in r.on for r in program.blocks)
 
 
 @pytest.mark.parametrize("near", [False, True])
@@ -93,9 +92,7 @@ def test_a_boost_that_gains_later_trains_until_it_can_show_it() -> None:
     program.speeds["fused-optimizer"] = lambda ids: 1.5 if program.taken > 200 else 1.0
     program.unready = {"fused-optimizer": 200}
     assert kept(tune(program, "fused-optimizer")) == ["fused-optimizer"]
-    first = next(
-        r for r in program.records if isinstance(r, wire.BlockRun) and "fused-optimizer" in r.on
-    )
+    first = next(r for r in program.blocks if "fused-optimizer" in r.on)
     assert first.step > 200
 
 
@@ -136,7 +133,7 @@ def test_whether_harmless_rounding_is_worth_keeping_waits_for_all_else() -> None
     speeds: Speeds = {"bf16-autocast": 1.04, "fused-optimizer": 1.03}
     program = Program(speeds, noise=0.03)
     tune(program, "bf16-autocast", "fused-optimizer", "gc-pause", "cpu-threads", budget_s=60.0)
-    ends = [record.id for record in program.records if isinstance(record, wire.Decided)]
+    ends = [record.id for record in program.told]
     assert ends[-1] == "bf16-autocast", "it was compared to the end"
     assert "beside all others" in program.decided()["bf16-autocast"].reason
 

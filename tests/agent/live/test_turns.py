@@ -64,9 +64,7 @@ def test_of_alternatives_the_faster_one_is_kept(better: str, worse: str) -> None
     program = Program({better: 2.0, worse: 1.4})
     program.facts = lambda: facts  # type: ignore[method-assign]
     assert kept(tune(program, better, worse)) == [better]
-    assert not any(
-        {better, worse} <= set(r.on) for r in program.records if isinstance(r, wire.BlockRun)
-    )
+    assert not any({better, worse} <= set(r.on) for r in program.blocks)
 
 
 def test_what_another_leaves_nothing_for_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

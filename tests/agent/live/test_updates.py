@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -10,32 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.boosts import load as load_real
-from flatout_agent.job import Job
 from guarded import cross_entropy, differences, everything, vectors
-from planted import Program
+from planted import Program, larger, planted_update
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def optimizer_boost(change: Callable[[Any], None]) -> Any:
-    def apply(job: Job, target: Any, params: Any) -> Applied:
-        own = [dict(group) for group in target.param_groups]
-        change(target)
-
-        def undo() -> None:
-            for group, before in zip(target.param_groups, own, strict=True):
-                group.update(before)
-
-        return Applied(undo)
-
-    return types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.OPTIMIZER), apply=apply)
-
-
-def larger(optimizer: Any) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] *= 1.01
 
 
 def breaks(optimizer: Any) -> None:
@@ -93,7 +71,7 @@ def test_a_fused_update_passes_and_leaves_no_trace(program, kind):
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_wrong_update_is_refused(program, kind):
-    run = with_optimizer(program, kind, wrong=optimizer_boost(larger))
+    run = with_optimizer(program, kind, wrong=planted_update(larger))
     verdict = run.check("wrong")
     assert not verdict.passed, verdict.reason
     assert run.optimizer.param_groups[0]["lr"] == OPTIMIZERS[kind](
@@ -102,7 +80,7 @@ def test_a_wrong_update_is_refused(program, kind):
 
 
 def test_an_update_that_raises_is_dropped(program):
-    run = with_optimizer(program, "Adam", raises=optimizer_boost(breaks))
+    run = with_optimizer(program, "Adam", raises=planted_update(breaks))
     verdict = run.check("raises")
     assert (verdict.failed, verdict.reason) == (True, "ValueError: no")
     assert run.optimizer.param_groups[0]["lr"] == 1e-3
@@ -113,7 +91,7 @@ def test_one_wrong_optimizer_of_two_is_enough(program):
         if optimizer is run.optimizer:
             larger(optimizer)
 
-    run = program(wrong=optimizer_boost(first_only))
+    run = program(wrong=planted_update(first_only))
     other = nn.Linear(20, 10)
     run.optimizers.append(torch.optim.SGD(other.parameters(), 0.1))
 
@@ -126,7 +104,7 @@ def test_one_wrong_optimizer_of_two_is_enough(program):
 
 
 def test_an_update_of_nothing_tells_nothing(program):
-    run = program(wrong=optimizer_boost(larger))
+    run = program(wrong=planted_update(larger))
     run.optimizer.param_groups[0]["lr"] = 0.0
     rates = iter([0.0, 0.0, 0.05, 0.05])
 

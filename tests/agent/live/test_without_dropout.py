@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flatout_agent.attach.chain import Depth
-from flatout_agent.boost import Applied, Boost, Moment, Risk
+from flatout_agent.boost import Risk
 from flatout_agent.live.without_dropout import WithoutDropout, can_run_without_dropout
 from guarded import Attending, Tagger, words
 from planted import planted
@@ -103,16 +102,6 @@ def offsets() -> nn.Module:
     return model
 
 
-def redrawing(layer: Any) -> Any:
-    """It rounds, and draws other numbers."""
-
-    def apply(job: Any, target: Any, params: Any) -> Applied:
-        return Applied(job.wrap_call(target, Depth.PRECISION, layer))
-
-    kind = type(planted(layer))
-    return kind(BOOST=Boost("0", Risk.ROUNDING, Moment.MODEL, redraws=True), apply=apply)
-
-
 def test_rounding_passes_where_dropout_falls_differently(program: Any) -> None:
     run = program(offsets(), words, half=planted(autocast, Risk.ROUNDING))
     verdict = run.check("half")
@@ -123,7 +112,7 @@ def test_rounding_passes_where_dropout_falls_differently(program: Any) -> None:
 @pytest.mark.parametrize("wrong", [longer, shows_more, sees_later, without_bias])
 @pytest.mark.parametrize("draws", [False, True])
 def test_what_is_wrong_is_found_beside_other_dropout(program: Any, wrong: Any, draws: bool) -> None:
-    boost = redrawing(wrong) if draws else planted(wrong, Risk.ROUNDING)
+    boost = planted(wrong, Risk.ROUNDING, redraws=draws)
     run = program(offsets(), words, wrong=boost)
     verdict = run.check("wrong")
     assert not verdict.passed
@@ -142,7 +131,7 @@ def test_what_drops_more_is_refused_by_the_rule_for_other_draws(program: Any) ->
 
     run = program(offsets(), words, more=planted(drops_more, Risk.ROUNDING))
     assert not run.check("more").passed
-    run = program(offsets(), words, more=redrawing(drops_more))
+    run = program(offsets(), words, more=planted(drops_more, Risk.ROUNDING, redraws=True))
     assert not run.check("more").passed
 
 
