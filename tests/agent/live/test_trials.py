@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flatout_agent import wire
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.trials import STAYS
 from live_program import Program, Speeds, kept, tune
