@@ -148,6 +148,7 @@ def test_what_is_faster_becomes_a_plan_and_what_breaks_the_program_a_row(tmp_pat
     redirected = {Path(path).name for path in done.document["redirected"]}
     assert redirected >= {"log.txt", "checkpoint-00020.pt"}
     assert files(tmp_path) == {"train.py", "fast.toml", "out", "out/log.txt"}
+    assert not list(tmp_path.rglob("checkpoint*")), "nor is a copy"
     assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
 
 

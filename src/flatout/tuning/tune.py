@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import statistics
 import time
 from dataclasses import dataclass
@@ -72,6 +73,16 @@ def tune(
     command: Command, choice: Allowance, settings: TuneSettings, folder: Path, observer: Observer
 ) -> Tuned:
     """Find the plan. Raises UserError if the program itself cannot be measured."""
+    try:
+        return _tune(command, choice, settings, folder, observer)
+    finally:  # what the program saved in its trials: its checkpoints may take gigabytes
+        for scratch in list(folder.rglob("scratch")):
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _tune(
+    command: Command, choice: Allowance, settings: TuneSettings, folder: Path, observer: Observer
+) -> Tuned:
     began = time.monotonic()
     deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())

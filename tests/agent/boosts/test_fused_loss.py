@@ -385,6 +385,7 @@ def test_an_error_of_ours_reaches_nobody(applied: Applied, monkeypatch: pytest.M
     assert torch.equal(functional.cross_entropy(logits, TARGET), written(logits, TARGET))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 def test_modes_of_torch_that_need_its_own(applied: Applied) -> None:
     logits = LOGITS.clone().requires_grad_()
