@@ -661,8 +661,9 @@ def _only_noise(
             chance = BY_CHANCE * error / math.sqrt(entries)
             if entries < FEWEST_ENTRIES and chance > SEEN:
                 return False
-            # A gradient of the same length in another direction is shorter along this one.
-            if not abs(projection - 1) <= chance + min(error, SEEN) ** 2:
+            # A gradient of the same length in another direction is shorter along this one by half
+            # the error's square.
+            if not abs(projection - 1) <= chance + 0.75 * min(error, SEEN) ** 2:
                 return False
             kept.append(projection)
             errors.append((_dense(a) - _dense(b)).flatten())

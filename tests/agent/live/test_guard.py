@@ -358,6 +358,7 @@ def noisy_bias(fault: str = "") -> list[tuple[calls.RepeatedCall, calls.Repeated
         of_bias = {
             "lost": torch.zeros_like(bias),
             "doubled": 2 * written[1],
+            "halved": 0.5 * written[1],
             "turned": -written[1],
             "shuffled": written[1].roll(7),
             "lost in noise": noise * 0.3,
@@ -369,8 +370,8 @@ def noisy_bias(fault: str = "") -> list[tuple[calls.RepeatedCall, calls.Repeated
     return pairs
 
 
-FAULTS_OF_A_BIAS = ("lost", "doubled", "turned", "shuffled", "lost in noise", "too few entries",
-                    "the same in both batches")  # fmt: skip
+FAULTS_OF_A_BIAS = ("lost", "doubled", "halved", "turned", "shuffled", "lost in noise",
+                    "too few entries", "the same in both batches")  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ["", *FAULTS_OF_A_BIAS])
