@@ -23,7 +23,14 @@ from flatout_agent.live.failed_calls import CALLED, FailedCalls, Unsound
 from flatout_agent.live.frozen_calls import FrozenCalls
 from flatout_agent.live.guard import NOT_COMPARED, GuardVerdict
 from flatout_agent.live.judge import Judge, beside_calls
-from flatout_agent.live.recorded_calls import BATCH, COMPARE, GIVE, NOTHING, RecordedCalls
+from flatout_agent.live.recorded_calls import (
+    BATCH,
+    COMPARE,
+    GIVE,
+    NOTHING,
+    RecordedCalls,
+    some_of_each_model,
+)
 from flatout_agent.live.state import Checked, Tick
 from flatout_agent.live.updates import CheckedUpdates
 from flatout_agent.speedups import forward_state
@@ -110,6 +117,7 @@ class Checks:
                 self.booster.recorder.safely("give calls", self._give, ready)
             return
         ready = [recorded for recorded in ready if id(recorded.model) not in self._verdicts]
+        ready = some_of_each_model(ready)
         if not ready:
             return
         with self._repeating():

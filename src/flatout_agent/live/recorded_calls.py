@@ -27,6 +27,8 @@ MOST_PASSED_OVER = 6
 UNSEEN = "no tensor was found in the {} that a model returns"
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
+MOST_OF_A_MODEL = 5
+"""Calls of one model in a loop over time that are compared: each is repeated some ten times."""
 NOTHING, BATCH, COMPARE, GIVE = range(4)
 """The purpose for which a unit's calls are recorded: none, as another batch, to be compared with
 that, or for others."""
@@ -200,3 +202,16 @@ class RecordedCalls:
         if reason is not None:
             self.not_comparable(recorded.model, reason)
         return reason is None
+
+
+def some_of_each_model(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+    """The first and the last call of each model, and some between, in order."""
+    by_model: dict[int, list[RecordedCall]] = {}
+    for recorded in calls:
+        by_model.setdefault(id(recorded.model), []).append(recorded)
+    some: list[RecordedCall] = []
+    for of_one in by_model.values():
+        number = min(len(of_one), MOST_OF_A_MODEL)
+        places = {i * (len(of_one) - 1) // max(1, number - 1) for i in range(number)}
+        some += [of_one[place] for place in sorted(places)]
+    return some

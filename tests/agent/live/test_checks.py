@@ -241,6 +241,22 @@ def test_a_model_that_returns_an_object_is_not_passed_over(program, own, factor,
     assert run.check("boost", step).passed is bool(passes)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.05])
+def test_of_many_calls_in_a_step_some_are_compared(program, monkeypatch, factor):
+    run = program(boost=planted(times(factor), Risk.ROUNDING))
+    repeated: list[Any] = []
+    real = guard.reference
+    monkeypatch.setattr(guard, "reference", lambda call: repeated.append(call) or real(call))
+
+    def step() -> None:
+        loss = sum(cross_entropy(run.model(x), y) for x, y in (vectors() for _ in range(30)))
+        run.backward(loss)
+        run.update()
+
+    assert run.check("boost", step).passed is (factor == 1.0)
+    assert len(set(map(id, repeated))) <= recorded_calls.MOST_OF_A_MODEL
+
+
 def gan_step(run: Program, generator: nn.Module, judge: nn.Module) -> None:
     """DCGAN's: three backward passes, the generator's call long before its own."""
     fake = generator(torch.randn(16, 4))
