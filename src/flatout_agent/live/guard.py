@@ -115,7 +115,7 @@ class NoiseFloor:
         if self.rounding is None:
             return self.by_tensor
         pairs = zip(self.by_tensor or repeat(1.0), self.rounding.by_tensor)  # noqa: B905
-        return tuple(min(noise, max(LEAST_TENSOR, ROUNDING * by)) for noise, by in pairs)
+        return tuple(min(noise, max(LEAST_TENSOR, ROUNDED * by)) for noise, by in pairs)
 
 
 @dataclass(frozen=True)

@@ -345,6 +345,12 @@ def test_where_masks_differ_a_fault_is_told_by_its_size():
     assert not found.passed, found.reason
 
 
+def test_one_gradient_may_err_by_four_times_what_rounding_the_weights_does_to_it():
+    rounding = guard.Rounding(0.1, 0.0, (0.2, 0.01, 0.5), ())
+    floor = guard.NoiseFloor(1e-6, 1.4, None, (1.4, 1.2, 1.6), rounding)
+    assert floor.tensor_noise == pytest.approx((0.8, guard.LEAST_TENSOR, 1.6)), "or batch noise"
+
+
 def noisy_bias(fault: str = "") -> list[tuple[calls.RepeatedCall, calls.RepeatedCall]]:
     """Two batches as written and in 16 bits. Examples nearly cancel in the gradient of a bias,
     so rounding each is five times what is left of it.
