@@ -72,10 +72,8 @@ class Budget:
             return None
         left_s = max(0.0, self.ends_at - self.now())
         reserved_s = self.reserved_s + self.filling_s if self.found and self.reserved_s else 0.0
-        if (
-            left_s < wire.ENOUGH_TO_CONFIRM * reserved_s
-        ):  # too late to confirm: the search has the rest
-            return left_s
+        if left_s < wire.ENOUGH_TO_CONFIRM * reserved_s:
+            return left_s  # it is too late to confirm anything: the search has the rest
         return max(0.0, left_s - reserved_s)
 
     @property
