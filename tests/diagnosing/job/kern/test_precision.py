@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -148,6 +147,11 @@ def test_products_that_were_timed_again_tell_more_than_ceilings() -> None:
     assert findings(ON_CPU, slower) == (), "bfloat16 would cost time here"
 
 
+def head(shapes: str) -> Any:
+    where = Place("gpt.py", 88, "forward", "logits = self.head(x)")
+    return operator("aten::mm", Kind.TENSOR_CORES, 30.0, shapes=(shapes,), dtypes=HALF, where=where)
+
+
 SILENT = [
     # float64 of a loss alone is not told
     (DOUBLES, of(profile(), operator("aten::mul", Kind.ELEMENTWISE, 0.4, dtypes=DOUBLE))),
@@ -157,57 +161,9 @@ SILENT = [
     # where products are in 16 bits nothing between them is told of
     (IDLE, of(float32_job(), operator("aten::gelu", Kind.ELEMENTWISE, 60.0))),
     # dimension of the vocabulary
-    (
-        MISALIGNED,
-        of(
-            profile(),
-            dataclasses.replace(
-                operator(
-                    "aten::mm",
-                    Kind.TENSOR_CORES,
-                    30.0,
-                    shapes=("8192x768, 768x50257",),
-                    dtypes=HALF,
-                    where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
-                ),
-                shapes=("8192x768, 768x50304",),
-            ),
-        ),
-    ),
-    (
-        MISALIGNED,
-        of(
-            profile(),
-            dataclasses.replace(
-                operator(
-                    "aten::mm",
-                    Kind.TENSOR_CORES,
-                    30.0,
-                    shapes=("8192x768, 768x50257",),
-                    dtypes=HALF,
-                    where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
-                ),
-                shapes=("8191x768, 768x50304",),
-            ),
-        ),
-    ),
-    (
-        MISALIGNED,
-        of(
-            profile(),
-            dataclasses.replace(
-                operator(
-                    "aten::mm",
-                    Kind.TENSOR_CORES,
-                    30.0,
-                    shapes=("8192x768, 768x50257",),
-                    dtypes=HALF,
-                    where=Place("gpt.py", 88, "forward", "logits = self.head(x)"),
-                ),
-                shapes=("8192x768, 768x10",),
-            ),
-        ),
-    ),
+    (MISALIGNED, of(profile(), head("8192x768, 768x50304"))),
+    (MISALIGNED, of(profile(), head("8191x768, 768x50304"))),
+    (MISALIGNED, of(profile(), head("8192x768, 768x10"))),
 ]
 
 
@@ -251,9 +207,7 @@ TOLD = [
              ms=60.0), timed("aten::addmm", {}, ms=140.0))),
          saves=200 * (1 - 0.5 / 2.1)),
     told("dimension of the vocabulary", MISALIGNED,
-         of(profile(), operator("aten::mm", Kind.TENSOR_CORES, 30.0,
-             shapes=("8192x768, 768x50257",), dtypes=HALF, where=Place("gpt.py", 88, "forward",
-             "logits = self.head(x)"))),
+         of(profile(), head("8192x768, 768x50257")),
          "50257 = 8 * 6282 + 1", "size = 50264", where="gpt.py:88"),
 ]  # fmt: skip
 
