@@ -23,6 +23,9 @@ BLOCK_COMPILE_S = 10.0
 """The same for a model's repeated block, which is compiled only once."""
 RECORD_S = 2.0
 """The same if calls are recorded instead of compiled."""
+ROUGHLY = 2.0
+"""A compilation may take so many times what is estimated, and cannot be broken off: it would take
+the time of what is still open, and of the runs that confirm the result."""
 AUTOTUNE = 3.0
 """These seconds are multiplied by this factor if kernels are chosen by timing them."""
 
@@ -132,9 +135,9 @@ class Budget:
         `compile_s`: the part of the cost that is compilation. `gain`: the likely speed-up.
         `steps_taken`: steps so far. `step_s`: the current time of a step.
         """
-        left_s = self.left_s
-        if left_s is not None and cost_s > left_s:
-            return Refusal(f"no time left: it would take about {cost_s:.0f} s more", "no_time")
+        left_s, most_s = self.left_s, cost_s + (ROUGHLY - 1) * compile_s
+        if left_s is not None and most_s > left_s:
+            return Refusal(f"no time left: it may take {most_s:.0f} s more", "no_time")
         if self.steps is None or (self.throw_away and not compile_s):
             return None
         steps_left = max(0, self.steps - steps_taken)

@@ -38,6 +38,9 @@ DATA_BOUND = 0.3
 """If a step waits for data for at least this share, the loader comes first."""
 CHANGED = 1.2
 """After a speed-up this large the program is analysed again."""
+SLOW_START = 1.5
+"""If a unit as written took so many times as long at the start as it does in blocks, the program is
+analysed again, too: shares of the first units promised too little."""
 SURE = math.log(1.1)
 """A smaller gain, or one that rests on few pairs, is compared with the program as written once
 more."""
@@ -56,7 +59,9 @@ class Tuning:
         self.turns = Turns(self.decisions)
         self.trials = Trials(self.decisions, self.turns)
         self._looked_at = 1.0
-        """The speed-up when the program was last analysed."""
+        """The speed-up when the program was last analysed ..."""
+        self._looked_at_s = math.inf
+        """... and the seconds of a unit as written."""
         self._looked = False
         """It is known which boosts apply."""
 
@@ -141,6 +146,7 @@ class Tuning:
         if budget.steps is None:
             budget.steps = machinery.planned_steps()
         budget.reserve(self.state.written_s * machinery.units_per_step())
+        self._looked_at_s = self.state.written_s
         yield from machinery.look_inside()
         facts = machinery.facts()
         budget.layers = sum(model.conv2d + model.matmul for model in facts.models)
@@ -181,11 +187,13 @@ class Tuning:
 
     def _look_again(self) -> Story:
         """Analyse the program again after a large change, when time goes elsewhere and other boosts
-        apply.
+        apply, or if its first units were no measure of the others.
         """
-        if self.state.gain < CHANGED * self._looked_at or self.budget.over:
+        slow_start = self._looked_at_s > SLOW_START * self.state.written_s
+        changed = self.state.gain >= CHANGED * self._looked_at
+        if self.budget.over or not (changed or slow_start):
             return
-        self._looked_at = self.state.gain
+        self._looked_at, self._looked_at_s = self.state.gain, self.state.written_s
         self.measure.switch(self.state.on)
         yield from self.machinery.look_inside()
         eligible, declined = candidates.candidates(self.machinery.facts(), self.orders.allowed)

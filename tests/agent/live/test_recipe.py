@@ -221,6 +221,26 @@ def test_a_restless_program_begun_again_is_not_watched_for_long_once_more() -> N
     assert again <= 16 < first
 
 
+class SharesOfSteps(Program):
+    """Its operations take a fifth of a usual step, and less of one that is held up."""
+
+    products = 0.0
+
+    def look_inside(self) -> Generator[None, Tick, None]:
+        yield
+        self.products = 0.2 / self.slow(self)
+
+    def facts(self) -> wire.JobFacts:
+        return dataclasses.replace(super().facts(), shares={"products": self.products})
+
+
+def test_after_a_slow_start_it_is_seen_again_where_the_time_goes() -> None:
+    speeds: Speeds = {"bf16-autocast": 1.15, "fused-optimizer": 1.05}
+    program = SharesOfSteps(speeds, slow=lambda p: 100.0 if p.taken < 8 else 1.0)
+    tuning = tune(program, "bf16-autocast", "fused-optimizer", "gc-pause", budget_s=300.0)
+    assert "bf16-autocast" in kept(tuning)
+
+
 def test_what_leads_by_far_is_believed_where_the_time_is_over_and_a_confirmation_follows() -> None:
     program = Program({"bf16-autocast": 1.12}, noise=0.2)
     assert kept(tune(program, "bf16-autocast", budget_s=10.0)) == ["bf16-autocast"]

@@ -54,7 +54,7 @@ def test_a_compilation_of_minutes_is_not_begun() -> None:
     tuning = tune(program, "compile", "allocator", budget_s=120.0)
     assert kept(tuning) == ["allocator"]
     decided = program.decided()["compile"]
-    assert decided.reason.startswith("no time left: it would take about 29"), decided.reason
+    assert decided.reason.startswith("no time left: it may take 58"), decided.reason
 
 
 @pytest.mark.parametrize(("better", "worse"), [("bf16-autocast", "cpu-bf16"),
