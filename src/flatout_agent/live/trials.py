@@ -132,7 +132,7 @@ class Trials:
             if short or (highest_risk(group) == "exact" and math.isinf(most_s)):
                 answer = yield from self.comparer.compare(group, self.state.on, trial, last=short)
         self.decisions.compared = []
-        if answer.verdict not in ("faster", "broken", "nonfinite"):
+        if answer.verdict not in ("broken", "nonfinite"):
             # The answer is that of the rest: these did nothing.
             group = self.decisions.without(group, self.comparer.idle(group), began)
             if not group:

@@ -326,6 +326,7 @@ def test_a_boost_that_never_took_hold_is_not_in_the_plan() -> None:
     assert kept(tune(program, "bf16-autocast", "clip-grad")) == ["bf16-autocast"]
     row = program.decided()["clip-grad"]
     assert (row.verdict, row.reason) == ("declined", "did not engage: no clipping")
+    assert program.told[0] == row, "it is not told as part of the recipe"
 
 
 @pytest.mark.parametrize("needed", [["bf16-autocast"], []])
