@@ -11,9 +11,9 @@ does so without dropout, too, up to eight million weights (with AMX: up to 16 mi
 as the backward pass by tiles in bfloat16 takes longer; beyond, it is computed in float32 (with AMX:
 up to 255 keys).
 Depthwise convolutions with a stride, and some in channels-last, are computed in float32 on x86 CPUs
-for the same reason. Functions that do not take bfloat16 beside float32, such as sparse products,
-`scatter_add_` or an assignment to a part of a tensor, get float32, where torch's autocast alone
-would end the program.
+for the same reason, as are GRU and RNN layers and recurrent cells of few units. Functions that do
+not take bfloat16 beside float32, such as sparse products, `scatter_add_` or an assignment to a part
+of a tensor, get float32, where torch's autocast alone would end the program.
 
 ## Why it is faster
 
@@ -37,9 +37,9 @@ the Guard checks. bfloat16 has the range of float32, so no loss scaling is neede
 
 ## How it is undone
 
-The layer around the model's call is removed, and torch's own functions for attention and
-convolutions are put back, as are the others that were replaced. The model itself was never changed:
-parameters, buffers, hooks and the state dict are always the script's own.
+The layer around the model's call is removed, and torch's own functions for attention, convolutions
+and recurrent layers are put back, as are the others that were replaced. The model itself was never
+changed: parameters, buffers, hooks and the state dict are always the script's own.
 
 ## References
 
@@ -59,6 +59,7 @@ from flatout_agent.boosts import multiplies, speedup, speedup_of_work
 from flatout_agent.speedups.attention import attention, under_autocast
 from flatout_agent.speedups.depthwise import depthwise
 from flatout_agent.speedups.precision import bf16_call
+from flatout_agent.speedups.recurrent import small_recurrences
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +124,10 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         attention().add(way, first=True)
         undo = in_reverse([undo, lambda: attention().remove(way)])
     if bf16.instructions in ("AMX", "AVX512_BF16"):
-        depthwise().hold()
-        undo = in_reverse([undo, depthwise().let_go])
+        slow = depthwise(), small_recurrences()
+        for functions in slow:
+            functions.hold()
+        undo = in_reverse([undo, *(functions.let_go for functions in slow)])
     return Applied(undo, lambda: autocast.engaged(bf16.detail))
 
 

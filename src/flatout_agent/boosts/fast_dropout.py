@@ -53,8 +53,8 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Moment, Risk, Switch
 from flatout_agent.boosts import counting, require_cpu, speedup, speedup_of_work
-from flatout_agent.speedups.attention import Way, attention
-from flatout_agent.speedups.stand_in import StandIns, is_plain
+from flatout_agent.speedups.attention import attention
+from flatout_agent.speedups.stand_in import StandIns, Way, is_plain
 
 if TYPE_CHECKING:
     import torch

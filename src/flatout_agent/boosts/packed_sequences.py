@@ -40,7 +40,6 @@ torch's own functions are put back.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Moment, Risk
@@ -52,7 +51,8 @@ from flatout_agent.boosts import (
     why_not_eager_on_cpu,
 )
 from flatout_agent.speedups import packed_sequences
-from flatout_agent.speedups.stand_in import StandIns, is_plain
+from flatout_agent.speedups.recurrent import recurrent
+from flatout_agent.speedups.stand_in import is_plain
 
 if TYPE_CHECKING:
     import torch
@@ -106,25 +106,30 @@ class PackedLayers:
     """Handles the calls that it can make faster, and passes on the others."""
 
     def __init__(self) -> None:
+        self.taken = 0
+        self._ways = {cell: functools.partial(self._packed, cell) for cell in SHORTEST}
+
+    def hold(self) -> None:
+        """Add a holder."""
+        for cell, way in self._ways.items():
+            recurrent()[cell].add(way, first=True)
+
+    def let_go(self) -> None:
+        """Remove a holder."""
+        for cell, way in self._ways.items():
+            recurrent()[cell].remove(way)
+
+    def _packed(self, cell: str, *args: Any) -> Any:
         import torch
 
-        self.taken = 0
-        makers = {cell: functools.partial(self._packed, cell) for cell in packed_sequences.GATES}
-        self._stand_ins = StandIns({torch._VF: makers})
-        self.hold, self.let_go = self._stand_ins.hold, self._stand_ins.let_go
-
-    def _packed(self, cell: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def layers(*args: Any) -> Any:
-            # In calls for a padded sequence the weights come one place earlier.
-            packed = len(args) == 9 and isinstance(args[3], (list, tuple))
-            if packed and self._stand_ins.holders:
-                call = packed_sequences.PackedCall(*args)
-                if self._takes(cell, call):
-                    self.taken += 1
-                    return packed_sequences.run(cell, original, call)
-            return original(*args)
-
-        return layers
+        # In calls for a padded sequence the weights come one place earlier.
+        if len(args) != 9 or not isinstance(args[3], (list, tuple)):
+            return None
+        call = packed_sequences.PackedCall(*args)
+        if not self._takes(cell, call):
+            return None
+        self.taken += 1
+        return packed_sequences.run(cell, getattr(torch._VF, cell), call)
 
     def _takes(self, cell: str, call: packed_sequences.PackedCall) -> bool:
         """Whether it is a call for a packed sequence that is faster over the padded one."""
@@ -152,5 +157,5 @@ class PackedLayers:
 
 @functools.cache
 def _layers() -> PackedLayers:
-    """The instance of this process; kept, since torch's table refers to it by address."""
+    """The instance of this process."""
     return PackedLayers()

@@ -1,66 +1,22 @@
-"""One replacement of torch's attention function, which several boosts share.
-
-Two replacements of one function would hide each other, depending on which boost came first.
-"""
+"""torch's attention function, which several boosts replace, and how it is computed in bfloat16."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.stand_in import StandIns, rounded_in_training
+from flatout_agent.speedups.stand_in import Ways, rounded_in_training
 
 if TYPE_CHECKING:
     import torch
 
-Way = Callable[..., Any]
-"""Called like the function itself; returns None for a call that it leaves alone."""
 MOST_WEIGHTS, MOST_WEIGHTS_AMX = 1 << 23, 1 << 24
 """Without dropout, up to so many weights are computed as a whole: they are kept for the backward
 pass, which tiles do not need, and tiles of more than 512 keys are as fast."""
 TILE_KEYS, HALF_TILE_KEYS = 512, 256
 """CPUs with AMX are fast at tiles in bfloat16 that are filled: of so many keys. Half filled, they
 take as long as tiles in float32, less filled up to six times as long."""
-
-
-class Attention:
-    """Replaces `scaled_dot_product_attention` while some way of computing it is held."""
-
-    def __init__(self) -> None:
-        import torch
-
-        functional = torch.nn.functional
-        self.original = functional.scaled_dot_product_attention
-        self._ways: list[Way] = []
-        makers = {"scaled_dot_product_attention": self._asking}
-        self._stand_ins = StandIns({functional: makers})
-
-    @property
-    def holders(self) -> int:
-        """How many ways are held now."""
-        return self._stand_ins.holders
-
-    def _asking(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
-            for way in self._ways:
-                result = way(*args, **kwargs)
-                if result is not None:
-                    return result
-            return original(*args, **kwargs)
-
-        return scaled_dot_product_attention
-
-    def add(self, way: Way, first: bool = False) -> None:
-        """Ask this way from now on, before all others or after them."""
-        self._ways.insert(0 if first else len(self._ways), way)
-        self._stand_ins.hold()
-
-    def remove(self, way: Way) -> None:
-        """Do not ask this way any more."""
-        self._ways.remove(way)
-        self._stand_ins.let_go()
 
 
 def under_autocast(
@@ -78,7 +34,7 @@ def under_autocast(
 ) -> Any:
     """The attention that autocast computes in bfloat16 on a CPU, in a faster way.
 
-    A way of `Attention`. Takes calls that have a gradient. torch computes those with dropout in
+    One of its ways. Takes calls that have a gradient. torch computes those with dropout in
     float32, and those without by tiles, whose backward pass in bfloat16 takes longer than in
     float32: up to three times with AVX512_BF16, and with AMX up to five times where a tile is not
     filled. With dropout, and up to `MOST_WEIGHTS`, a few operations on the matrix of all weights in
@@ -173,6 +129,8 @@ def _whole(
 
 
 @functools.cache
-def attention() -> Attention:
+def attention() -> Ways:
     """The instance of this process; kept, since torch's table refers to it by address."""
-    return Attention()
+    import torch
+
+    return Ways(torch.nn.functional, "scaled_dot_product_attention")

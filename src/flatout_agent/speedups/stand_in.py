@@ -76,6 +76,46 @@ class StandIns:
             member.let_go()
 
 
+Way = Callable[..., Any]
+"""Called like the function itself; returns None for a call that it leaves alone."""
+
+
+class Ways:
+    """One replacement of a function of torch, which several boosts share: two replacements would
+    hide each other, depending on which boost came first.
+    """
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.original = getattr(owner, name)
+        self._ways: list[Way] = []
+        self._stand_ins = StandIns({owner: {name: self._asking}})
+
+    @property
+    def holders(self) -> int:
+        """How many ways are held now."""
+        return self._stand_ins.holders
+
+    def _asking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            for way in self._ways:
+                result = way(*args, **kwargs)
+                if result is not None:
+                    return result
+            return original(*args, **kwargs)
+
+        return function
+
+    def add(self, way: Way, first: bool = False) -> None:
+        """Ask this way from now on, before all others or after them."""
+        self._ways.insert(0 if first else len(self._ways), way)
+        self._stand_ins.hold()
+
+    def remove(self, way: Way) -> None:
+        """Do not ask this way any more."""
+        self._ways.remove(way)
+        self._stand_ins.let_go()
+
+
 _held: set[StandIn] = set()
 
 
