@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.stand_in import is_dense
 
 if TYPE_CHECKING:
     import torch
@@ -364,8 +365,9 @@ def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
     """Where its elements are, or zeros if it is not a plain tensor."""
     import torch
 
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta
-    return (tensor.data_ptr(), _strides(tensor)) if plain and _strides(tensor) else (0, ())
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_dense(tensor)
+    plain = plain and not tensor.is_meta
+    return (tensor.data_ptr(), tuple(tensor.stride())) if plain and tensor.stride() else (0, ())
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:

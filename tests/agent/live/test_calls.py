@@ -485,6 +485,28 @@ def test_numbers_of_numpy_and_fixed_arrays_stay_as_they_are():
     assert (model.in_features, model.scale, model.counts.tolist()) == (4, 2, [0, 1, 2])
 
 
+def test_a_transformed_call_keeps_weights_that_have_no_memory_of_their_own():
+    """As under `vmap` and `grad`, for gradients by example."""
+
+    class Kept(nn.Linear):
+        def forward(self, x):
+            state = forward_state.keep([self])
+            result = super().forward(x)
+            state.only_changed()
+            state()
+            return result
+
+    model = Kept(4, 2)
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, weights, x).sum()
+
+    x = torch.randn(3, 4)
+    by_example = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
+    assert torch.equal(by_example["weight"], x[:, None].expand(3, 2, 4))
+
+
 def test_what_a_model_notes_on_itself_is_as_it_was():
     model = Notes()
     for _ in range(3):
