@@ -251,6 +251,15 @@ def test_a_gradient_stays_the_tensor_that_the_program_holds(calls):
     assert torch.equal(held, expected)
 
 
+def test_all_gradients_are_moved_away_in_one_copy(calls, monkeypatch):
+    copied = []
+    kept = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda *a: (copied.append(len(a[0])), kept(*a)))
+    for number in range(6):
+        later(calls.model, torch.randn(4, 8), number)
+    assert (calls.replayed, copied) == (4, [2, 2, 2]), "weight and bias, before each other replay"
+
+
 def test_a_program_that_goes_back_twice_is_not_recorded(calls):
     for _ in range(4):
         out = calls.model(torch.randn(4, 8))["out"]

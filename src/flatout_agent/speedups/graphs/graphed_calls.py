@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied
 from flatout_agent.speedups import forward_state, nests, stand_in
-from flatout_agent.speedups.graphs import recordings
+from flatout_agent.speedups.graphs import kept_gradients, recordings
 from flatout_agent.speedups.graphs.recordings import (
     Capture,
     GradientPlace,
@@ -461,13 +461,10 @@ class GraphedCalls:
     def _keep_gradients(self, recording: Recording) -> None:
         """Move gradients that the program keeps in `.grad` away: the recording is about to write
         there.
-
-        The tensor stays the same object, since the program may hold it.
         """
-        for parameter in self.weights.parameters if recording.places else ():
-            gradient = parameter.grad
-            if gradient is not None and self._place(gradient) in recording.places:
-                gradient.data = gradient.detach().clone()
+        found = [p.grad for p in self.weights.parameters if p.grad is not None]
+        places = recording.places
+        kept_gradients.move_out([g for g in found if places and self._place(g) in places])
 
     def _backward_ends(
         self, recording: Recording, token: PendingBackward, inputs: int, gradients: Any, _: Any

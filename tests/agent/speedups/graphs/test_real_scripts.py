@@ -1,0 +1,66 @@
+"""cuda-graphs takes hold in scripts as people write them: those of the race, at a small size.
+
+Without a GPU it records on tapes (`taped.py`); all else is as in `flatout run --plan`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import forked
+from agent.conftest import AgentRun, RunAgent
+
+pytestmark = pytest.mark.slow
+
+TESTS = Path(__file__).parents[3]
+RACE = TESTS.parent / "benchmarks" / "race"
+PACKAGES = {"bert_trainer": "transformers", "lit_images": "lightning"}
+FIRST = ["gpt", "table_mlp", "lstm_words", "gan", "diffusion"]
+NAMES = FIRST + sorted(
+    {path.stem for path in RACE.glob("*.py") if "_by_hand" not in path.stem} - set(FIRST)
+)
+STEPS = 50
+
+
+def command(name: str) -> list[str]:
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name])
+    return [str(RACE / f"{name}.py"), "--small", "--steps", str(STEPS)]
+
+
+def losses(printed: str) -> list[float]:
+    found = re.findall(r"^step \d+ loss (\S+)", printed, re.MULTILINE)
+    assert len(found) >= 3
+    return list(map(float, found))
+
+
+def engaged(run: AgentRun) -> bool:
+    assert run.returncode == 0, run.stderr
+    note = run.notes()["cuda-graphs"]
+    return note.state == "engaged" and note.reason.startswith("recorded")
+
+
+@pytest.mark.few(len(FIRST))
+@pytest.mark.parametrize("name", NAMES)
+def test_it_takes_hold_and_the_losses_are_the_same(
+    run_agent: RunAgent, tmp_path: Path, name: str
+) -> None:
+    written = forked.bare(command(name), tmp_path, tmp_path)
+    assert written.returncode == 0, written.stderr
+    taped = [str(TESTS / "taped.py"), *command(name)]
+    run = run_agent(taped, boosts=("cuda-graphs",), light=True)
+    assert engaged(run), run.notes()
+    assert losses(run.stdout) == losses(written.stdout)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_it_takes_hold_on_the_gpu(run_agent: RunAgent, name: str) -> None:
+    written = run_agent(command(name), name="written")
+    assert written.returncode == 0, written.stderr
+    run = run_agent(command(name), boosts=("cuda-graphs",), name="graphs")
+    assert engaged(run), run.notes()
+    assert losses(run.stdout) == pytest.approx(losses(written.stdout), rel=0.05)
