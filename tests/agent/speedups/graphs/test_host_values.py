@@ -128,7 +128,8 @@ def attending() -> Any:
         zero = torch.tensor(0.0, device=there.device, dtype=x.dtype)
         mask = torch.where(there[:, None, :].bool(), zero, torch.finfo(x.dtype).min)
         weights = (query @ key.transpose(1, 2) / 8**0.5 + mask).softmax(-1)
-        return model.out(weights @ value)
+        y: torch.Tensor = model.out(weights @ value)
+        return y
 
     layers = {"mixed": torch.nn.Linear(8, 24), "out": torch.nn.Linear(8, 8)}
     there = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
