@@ -90,6 +90,25 @@ def test_what_differs_from_the_recording_runs_as_written(calls):
     assert calls.engaged()[0] is False
 
 
+def test_calls_that_are_transformed_run_as_written(calls):
+    """As for gradients of single examples: weights and inputs have no memory to look at."""
+    plain, found = copy.deepcopy(calls.model), []
+    for model in (calls.model, plain):
+
+        def loss(weights, x, model=model):
+            return torch.func.functional_call(model, weights, (x[None],))["out"].square().mean()
+
+        weights = {name: p.detach() for name, p in model.named_parameters()}
+        of_each = torch.func.vmap(torch.func.grad(loss), (None, 0))
+        found.append([of_each(weights, torch.ones(4, 8)) for _ in range(4)])
+    torch.testing.assert_close(*found)
+    assert calls.engaged() == (False, graphed_calls.TRANSFORMED)
+    for _ in range(4):
+        step(calls.model)
+    assert calls.replayed == 2
+    assert calls.engaged() == (True, "recorded")
+
+
 def test_a_second_call_before_the_backward_pass_is_not_replayed(calls):
     for _ in range(3):
         step(calls.model)

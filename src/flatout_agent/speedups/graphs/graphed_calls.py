@@ -48,6 +48,7 @@ call."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGED = "weights or attributes of the model, or torch's settings, were changed"
 KEPT = "the program keeps gradients of earlier steps"
+TRANSFORMED = "the program transforms the model's calls (torch.func), or watches their operators"
 SECOND_PASS = "the loss goes back through a call more than once"
 
 Entry = tuple[dict[str, Any], str, Any]
@@ -301,6 +302,9 @@ class GraphedCalls:
 
         def graphed_call(*args: Any, **kwargs: Any) -> Any:
             if self.given_up or not model.training or not torch.is_grad_enabled():
+                return call(*args, **kwargs)
+            if not stand_in.is_plain():  # tensors under vmap have no memory to look at
+                self.why_eager = self.why_eager or TRANSFORMED
                 return call(*args, **kwargs)
             leaves, spec = torch.utils._pytree.tree_flatten((args, kwargs))
             recording = self._matching(call, leaves, spec)
