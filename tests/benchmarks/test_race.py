@@ -73,6 +73,7 @@ def in_forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a benchmark for Linux")
 @pytest.mark.usefixtures("in_forks")
 def test_a_race_walks_dry(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -765,7 +765,7 @@ def test_calls_with_what_cannot_be_recorded_run_as_written(calls, mask, reason):
 
 
 def writer():
-    """A GPT-2 as Transformers makes it: each call returns a cache for generation, in training too."""
+    """A GPT-2 of Transformers: its calls return a cache for generation, in training too."""
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
