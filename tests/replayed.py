@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -66,7 +67,7 @@ class Tapes:
     def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
         tape = Tape()
         self.tapes.append(tape)
-        with tape:
+        with tape, mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True):
             result = work()
 
         def replay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import math
 import re
 import sys
@@ -56,6 +57,46 @@ def test_by_hand_begins_where_the_plain_script_begins(name: str) -> None:
     assert len(plain) == len(by_hand) >= 2
     assert all(map(math.isfinite, plain + by_hand))
     assert by_hand[0] == pytest.approx(plain[0], rel=NEAR)
+
+
+@pytest.fixture
+def in_forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each program of a race in a fork, with all that is kept of it in the test's folder."""
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(forked.python())
+    monkeypatch.setenv("VIRTUAL_ENV", str(python.parents[1]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a benchmark for Linux")
+@pytest.mark.usefixtures("in_forks")
+def test_a_race_walks_dry(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On this CPU, and but for the tuning; `gpu.sh race --dry` walks all of it."""
+    race, parts = modules["gpu_race"], {}
+    for kind in ("", "_alone_1", "_without_1"):
+        course = race.Course(race.DRY, True, tmp_path)
+        *_, figures = race.of_part(course, kind)
+        assert race.words(json.loads(json.dumps(figures)))
+        parts[race.DRY + kind] = {"figures": figures}
+        for name, row in figures["rows"].items():
+            assert row.get("ms", 0) > 0, (name, row)
+        few = {"fused-optimizer": course.applicable()["fused-optimizer"]}
+        monkeypatch.setattr(race.Course, "applicable", lambda course, few=few: few)
+    raced, alone, without = (each["figures"] for each in parts.values())
+    assert list(raced["rows"]) == ["written", "hand", *race.PLANS, "all"]
+    assert "need a GPU" in raced["rows"]["graphs"]["boosts"]["cuda-graphs"]
+    assert raced["rows"]["all"]["boosts"]["fused-optimizer"] == "engaged"
+    assert list(alone["gains"]) == list(without["gains"]) == ["fused-optimizer"]
+    told = modules["gpu_race_summary"].summary(parts)
+    assert told[1].startswith(race.DRY)
+    assert "alone" in told[-1] and "beside the others" in told[-1]
 
 
 def test_each_script_is_raced_and_has_its_version_by_hand(race: ModuleType) -> None:

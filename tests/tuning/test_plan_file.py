@@ -187,12 +187,12 @@ def test_refused(text: str, message: str, next_step: str, tmp_path: Path) -> Non
 
 def test_a_boost_that_is_gone_is_named_and_the_others_stay(tmp_path: Path) -> None:
     path, said = tmp_path / "flatout.toml", []
-    path.write_text("version = 1\n[boosts.scaled-jpeg]\nparams = {margin = 2}\n[boosts.tf32]\n")
+    path.write_text("version = 1\n[boosts.sdpa-attention]\nparams = {margin = 2}\n[boosts.tf32]\n")
     plan = plan_file.read(path, said.append)
     assert [boost.id for boost in plan.boosts] == ["tf32"]
     (line,) = said
-    assert "no longer has the boost 'scaled-jpeg'" in line
-    assert "remove [boosts.scaled-jpeg]; in its place, call draft()" in line
+    assert "no longer has the boost 'sdpa-attention'" in line
+    assert "remove [boosts.sdpa-attention]; in its place, load the model with" in line
     assert plan_file.read(path) == plan
 
 

@@ -41,7 +41,8 @@ Python takes longer than running it. A graph launches all of them at once.
 ## What it may change
 
 The same kernels on the same numbers; dropout draws other random numbers. Activations of the
-recorded shapes stay allocated.
+recorded shapes stay allocated. The cache for generation that Transformers models return in training
+as well (`past_key_values`) is None.
 
 ## How it is undone
 

@@ -14,6 +14,7 @@ from flatout_agent.attach.chain import Depth, Layer
 from flatout_agent.boost import Applied
 from flatout_agent.speedups import compiled_blocks, nests
 from flatout_agent.speedups.compiling import Attempts, Code, run_module
+from flatout_agent.speedups.graphs import kept_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -118,22 +119,15 @@ class CompiledCalls(Attempts):
         """Move gradients in `.grad` out of the graphs' memory, which is about to be reused.
 
         A backward pass leaves its own result in an empty `.grad`, and adds to an existing one, so a
-        gradient that was copied once stays out. The tensor stays the same object, since the program
-        may hold it.
+        gradient that was copied once stays out.
         """
         import torch
 
         found = [(id(p), p.grad) for p in model.parameters() if p.grad is not None]
         dense = [(key, gradient) for key, gradient in found if gradient.layout is torch.strided]
-        inside = [
-            gradient for key, gradient in dense if gradient.data_ptr() != self._places.get(key)
-        ]
-        if inside:
-            originals = [gradient.detach() for gradient in inside]
-            copies = [torch.empty_like(original) for original in originals]
-            torch._foreach_copy_(copies, originals)
-            for gradient, copied in zip(inside, copies, strict=True):
-                gradient.data = copied
+        kept_gradients.move_out(
+            [gradient for key, gradient in dense if gradient.data_ptr() != self._places.get(key)]
+        )
         self._places = {key: gradient.data_ptr() for key, gradient in dense}
 
     def engaged(self) -> tuple[bool, str] | None:

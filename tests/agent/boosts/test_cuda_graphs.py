@@ -90,6 +90,25 @@ def test_what_differs_from_the_recording_runs_as_written(calls):
     assert calls.engaged()[0] is False
 
 
+def test_calls_that_are_transformed_run_as_written(calls):
+    """As for gradients of single examples: weights and inputs have no memory to look at."""
+    plain, found = copy.deepcopy(calls.model), []
+    for model in (calls.model, plain):
+
+        def loss(weights, x, model=model):
+            return torch.func.functional_call(model, weights, (x[None],))["out"].square().mean()
+
+        weights = {name: p.detach() for name, p in model.named_parameters()}
+        of_each = torch.func.vmap(torch.func.grad(loss), (None, 0))
+        found.append([of_each(weights, torch.ones(4, 8)) for _ in range(4)])
+    torch.testing.assert_close(*found)
+    assert calls.engaged() == (False, graphed_calls.TRANSFORMED)
+    for _ in range(4):
+        step(calls.model)
+    assert calls.replayed == 2
+    assert calls.engaged() == (True, "recorded")
+
+
 def test_a_second_call_before_the_backward_pass_is_not_replayed(calls):
     for _ in range(3):
         step(calls.model)
@@ -249,6 +268,15 @@ def test_a_gradient_stays_the_tensor_that_the_program_holds(calls):
     calls.model(torch.randn(4, 8))
     assert calls.model.layer.weight.grad is held
     assert torch.equal(held, expected)
+
+
+def test_all_gradients_are_moved_away_in_one_copy(calls, monkeypatch):
+    copied = []
+    kept = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda *a: (copied.append(len(a[0])), kept(*a)))
+    for number in range(6):
+        later(calls.model, torch.randn(4, 8), number)
+    assert (calls.replayed, copied) == (4, [2, 2, 2]), "weight and bias, before each other replay"
 
 
 def test_a_program_that_goes_back_twice_is_not_recorded(calls):
@@ -734,6 +762,60 @@ def test_calls_with_what_cannot_be_recorded_run_as_written(calls, mask, reason):
     for _ in range(4):
         assert step(calls.model, mask=mask)[0]["mask"] is mask
     assert calls.engaged() == (False, reason)
+
+
+def writer():
+    """A GPT-2 of Transformers: its calls return a cache for generation, in training too."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(config).train()
+
+
+def writes_on(model):
+    """Losses of some steps, the last one's gradients, and whether the cache was there."""
+    losses, words = [], torch.arange(24, device=next(model.parameters()).device).view(2, 12)
+    for number in range(6):
+        model.zero_grad()
+        output = model(input_ids=words + number, labels=words + number)
+        output.loss.backward()
+        losses.append(output.loss.item())
+    return losses, [p.grad for p in model.parameters()], output.past_key_values is not None
+
+
+def writes_as_without_a_recording(model, applied):
+    plain = writes_on(copy.deepcopy(model))
+    recorded = writes_on(model)
+    torch.testing.assert_close(recorded[:2], plain[:2], rtol=1e-3, atol=1e-4)
+    assert (recorded[2], plain[2]) == (False, True)
+    assert applied.engaged() == (True, "recorded")
+
+
+@pytest.mark.slow
+def test_a_cache_for_generation_is_left_out(monkeypatch):
+    # The tape's device is the host, which a recording may not write to.
+    monkeypatch.setattr(recordings._Host, "compare", lambda before, after: None)
+    calls = calls_of(writer())
+    writes_as_without_a_recording(calls.model, calls.applied)
+    assert calls.replayed == 4
+
+
+@pytest.mark.slow
+def test_a_cache_that_the_program_carries_on_is_not():
+    calls, cache = calls_of(writer()), None
+    for _ in range(4):
+        cache = calls.model(torch.ones(2, 3, dtype=torch.long), cache).past_key_values
+    assert cache.get_seq_length() == 12
+    assert calls.engaged()[1].startswith("the model takes a DynamicCache")
+
+
+@pytest.mark.gpu
+def test_a_cache_for_generation_is_left_out_on_the_gpu():
+    model = writer().cuda()
+    writes_as_without_a_recording(model, cuda_graphs.apply(Job(), model, {}))
 
 
 def hooked(model):

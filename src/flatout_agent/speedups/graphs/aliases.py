@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.speedups.graphs.host_values import HostValues
 from flatout_agent.speedups.graphs.recordings import Again, Graphed, NotRecordable
 
@@ -61,7 +62,7 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
                 outputs: tuple[torch.Tensor, ...] = whole(*samples)
             return outputs
 
-        with recorder.aside():
+        with recorder.aside(), _as_if_recorded():
             for number in range(WARM_UPS):
                 outputs = _checked(forward, wanted) if number == 0 else forward()
                 given = [torch.ones_like(o) if o.requires_grad else None for o in outputs]
@@ -212,6 +213,19 @@ def _aliases(whole: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
     finally:
         for module, name, parameter in changed:
             setattr(module, name, parameter)
+
+
+@contextlib.contextmanager
+def _as_if_recorded() -> Iterator[None]:
+    """Passes that ask whether they are recorded are told so: warm-ups take the recording's way.
+
+    Transformers leaves out the mask of a batch without padding, except while it is recorded.
+    """
+    undo = replaced(torch.cuda, "is_current_stream_capturing", lambda: True)
+    try:
+        yield
+    finally:
+        undo()
 
 
 # What would be lost -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied
 from flatout_agent.speedups import forward_state, nests, stand_in
-from flatout_agent.speedups.graphs import recordings
+from flatout_agent.speedups.graphs import kept_gradients, recordings
 from flatout_agent.speedups.graphs.recordings import (
     Capture,
     GradientPlace,
@@ -48,6 +48,7 @@ call."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGED = "weights or attributes of the model, or torch's settings, were changed"
 KEPT = "the program keeps gradients of earlier steps"
+TRANSFORMED = "the program transforms the model's calls (torch.func), or watches their operators"
 SECOND_PASS = "the loss goes back through a call more than once"
 
 Entry = tuple[dict[str, Any], str, Any]
@@ -302,6 +303,9 @@ class GraphedCalls:
         def graphed_call(*args: Any, **kwargs: Any) -> Any:
             if self.given_up or not model.training or not torch.is_grad_enabled():
                 return call(*args, **kwargs)
+            if not stand_in.is_plain():  # tensors under vmap have no memory to look at
+                self.why_eager = self.why_eager or TRANSFORMED
+                return call(*args, **kwargs)
             leaves, spec = torch.utils._pytree.tree_flatten((args, kwargs))
             recording = self._matching(call, leaves, spec)
             if recording is not None:
@@ -461,13 +465,10 @@ class GraphedCalls:
     def _keep_gradients(self, recording: Recording) -> None:
         """Move gradients that the program keeps in `.grad` away: the recording is about to write
         there.
-
-        The tensor stays the same object, since the program may hold it.
         """
-        for parameter in self.weights.parameters if recording.places else ():
-            gradient = parameter.grad
-            if gradient is not None and self._place(gradient) in recording.places:
-                gradient.data = gradient.detach().clone()
+        found = [p.grad for p in self.weights.parameters if p.grad is not None]
+        places = recording.places
+        kept_gradients.move_out([g for g in found if places and self._place(g) in places])
 
     def _backward_ends(
         self, recording: Recording, token: PendingBackward, inputs: int, gradients: Any, _: Any

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flatout_agent.speedups import forward_state, nests, precision, stand_in
+from flatout_agent.speedups import compiled_blocks, forward_state, nests, precision, stand_in
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +149,10 @@ def as_tensors(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: A
             for slot, tensor in zip(self.slots, tensors, strict=True):
                 filled[slot] = tensor
             args, kwargs = pytree.tree_unflatten(filled, spec)
-            outputs, nest = pytree.tree_flatten(self.call(*args, **kwargs))
+            found, nest = pytree.tree_flatten(self.call(*args, **kwargs))
+            # In training nobody reads the cache that Transformers models make in each call: a
+            # program that passes it on is found out before its calls are recorded (`_fits`).
+            outputs = [None if compiled_blocks.is_cache(item) else item for item in found]
             if not all(nests.is_tensor(item) or item is None for item in outputs):
                 raise TypeError("the model returns something other than tensors")
             self.outputs = nest, [item is None for item in outputs]
