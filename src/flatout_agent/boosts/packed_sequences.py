@@ -51,7 +51,7 @@ from flatout_agent.boosts import (
     why_not_eager_on_cpu,
 )
 from flatout_agent.speedups import packed_sequences
-from flatout_agent.speedups.recurrent import recurrent
+from flatout_agent.speedups.recurrent import RecurrentWays
 from flatout_agent.speedups.stand_in import is_plain
 
 if TYPE_CHECKING:
@@ -107,17 +107,9 @@ class PackedLayers:
 
     def __init__(self) -> None:
         self.taken = 0
-        self._ways = {cell: functools.partial(self._packed, cell) for cell in SHORTEST}
-
-    def hold(self) -> None:
-        """Add a holder."""
-        for cell, way in self._ways.items():
-            recurrent()[cell].add(way, first=True)
-
-    def let_go(self) -> None:
-        """Remove a holder."""
-        for cell, way in self._ways.items():
-            recurrent()[cell].remove(way)
+        ways = {cell: functools.partial(self._packed, cell) for cell in SHORTEST}
+        held = RecurrentWays(ways, first=True)
+        self.hold, self.let_go = held.hold, held.let_go
 
     def _packed(self, cell: str, *args: Any) -> Any:
         import torch

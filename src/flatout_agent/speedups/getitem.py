@@ -89,7 +89,7 @@ def _slots_can_be_emptied() -> bool:
         def __getitem__(self, key: Any) -> Any:
             return key
 
-    is_sequence = ctypes.pythonapi.PySequence_Check
+    is_sequence = ctypes.pythonapi["PySequence_Check"]  # ours alone, unlike the attribute
     is_sequence.argtypes = [ctypes.py_object]
     if _slot(Plain).value or not _slot(Items).value or not is_sequence(Items()):
         return False

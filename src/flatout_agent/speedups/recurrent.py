@@ -9,10 +9,11 @@ saves: it runs at 0.4 to 0.9 of the speed. Layers of LSTM are one kernel of oneD
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import nests
-from flatout_agent.speedups.stand_in import Ways, in_float32, rounded_in_training
+from flatout_agent.speedups.stand_in import Way, Ways, in_float32, rounded_in_training
 
 if TYPE_CHECKING:
     import torch
@@ -39,16 +40,17 @@ def recurrent() -> dict[str, Ways]:
     return {name: Ways(torch._VF, name) for name in ("lstm", *SMALL)}
 
 
-class SmallRecurrences:
-    """Computes steps of few products in float32 while it is held."""
+class RecurrentWays:
+    """Ways of computing several of these functions that are held together."""
 
-    def __init__(self) -> None:
-        self._ways = {name: functools.partial(_small, name) for name in SMALL}
+    def __init__(self, ways: Mapping[str, Way], first: bool = False) -> None:
+        """ways: by torch's name. first: to be asked before all others."""
+        self._ways, self._first = ways, first
 
     def hold(self) -> None:
         """Add a holder."""
         for name, way in self._ways.items():
-            recurrent()[name].add(way)
+            recurrent()[name].add(way, self._first)
 
     def let_go(self) -> None:
         """Remove a holder."""
@@ -74,6 +76,6 @@ def _is_slow(args: tuple[Any, ...], most: int) -> bool:
 
 
 @functools.cache
-def small_recurrences() -> SmallRecurrences:
-    """The instance of this process."""
-    return SmallRecurrences()
+def small_recurrences() -> RecurrentWays:
+    """Computes steps of few products in float32 while it is held; the instance of this process."""
+    return RecurrentWays({name: functools.partial(_small, name) for name in SMALL})

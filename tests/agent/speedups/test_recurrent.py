@@ -22,8 +22,6 @@ class Layer(nn.Module):
     def __init__(self, layer: Any, packed: bool = False) -> None:
         super().__init__()
         self.layer, self.packed = layer, packed
-        self.units: int = layer.hidden_size
-        self.given: Any = None
         self.product: torch.dtype | None = None
 
     def forward(self, x: Tensor) -> Tensor:

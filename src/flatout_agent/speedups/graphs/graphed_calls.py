@@ -466,9 +466,9 @@ class GraphedCalls:
         """Move gradients that the program keeps in `.grad` away: the recording is about to write
         there.
         """
-        found = [p.grad for p in self.weights.parameters if p.grad is not None]
-        places = recording.places
-        kept_gradients.move_out([g for g in found if places and self._place(g) in places])
+        if recording.places:
+            kept = [p.grad for p in self.weights.parameters if p.grad is not None]
+            kept_gradients.move_out([g for g in kept if self._place(g) in recording.places])
 
     def _backward_ends(
         self, recording: Recording, token: PendingBackward, inputs: int, gradients: Any, _: Any
