@@ -36,15 +36,16 @@ def breadth(results: dict[str, Any]) -> str:
         "",
         "# What tuning made of scripts of every style",
         "",
-        f"Measured by `benchmarks/breadth.py` on {machine['cores']} cores of {machine['cpu']},"
-        f" torch {machine['torch']}, until {results['date'][:10]}: {figures['scripts']} scripts as"
+        f"Measured by `benchmarks/breadth.py`, the latest rows on {machine['cores']} cores of"
+        f" {machine['cpu']}, torch {machine['torch']}, until {results['date'][:10]}"
+        f" ([which](../measured.md#tuning)): {figures['scripts']} scripts as"
         " [strangers](../../benchmarks/strangers/README.md) and"
         " [tests](../../tests/jobs/README.md) write them."
         f" Geometric mean {figures['geometric_mean']:.2f}x, worst {figures['worst']:.2f}x;"
         f" {figures['plans']} got a plan.",
         "",
         "The speed-up is that of fresh processes, as written and with the plan in turn, with its"
-        " 95 % interval; without one, that of a single pair of whole runs (`nano_gpt`), or of"
+        " 95 % interval; without one, that of a single pair of whole runs, or of"
         " neighbouring steps in one process, where fresh ones differ by too much to tell; 1 where"
         " no plan was written. *By hand*: an expert's version of the same script. *Budget*: seconds"
         " given to `flatout tune`; compiling takes most of so little and was hardly ever tried.",
