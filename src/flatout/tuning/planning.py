@@ -133,7 +133,7 @@ def _without(search: Found, ids: set[str], verdict: Verdict, reason: str) -> Fou
     )
 
 
-CLEAR_PAIR = 1.5
+CLEAR_PAIR = 1.3
 """A single pair that shows so much confirms a gain, also one that was larger between steps."""
 
 

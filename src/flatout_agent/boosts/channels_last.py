@@ -10,8 +10,8 @@ Weights keep their format: they are small compared with the activations, and eac
 reorders its own. So checkpoints (safetensors refuses other formats) and the optimizer's state are
 the same as without flatout.
 
-On a CPU, the masks of dropout between convolutions are drawn in the order of the usual format, so
-the same elements are dropped as without flatout.
+`randn_like` and `rand_like` of such an image draw in the order of the usual format, as do the masks
+of dropout on a CPU: a diffusion model gets the same noise as without flatout.
 
 ## Why it is faster
 

@@ -203,6 +203,8 @@ class Decisions:
         expected = answer.gain <= SURPRISING * promise_of(group)
         long = late and expected and self.measure.pair_s() > LONG_PAIR_S
         pairs = 2 if long or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST
+        if loads and self.budget.reserved_s and answer.low > 1:
+            pairs = 1  # if the confirmation refuses the plan, it tries the rest
         return (
             self.budget.throw_away
             and (late or len(group) == 1)

@@ -36,6 +36,8 @@ WARM_MOST_S, WARM_AGAIN_S = 10.0, 1.0
 one that is begun again, where it is known how long a unit takes."""
 DATA_BOUND = 0.3
 """If a step waits for data for at least this share, the loader comes first."""
+SOON_S = 5.0
+"""An epoch this short fills a cache at once."""
 CHANGED = 1.2
 """After a speed-up this large the program is analysed again."""
 SLOW_START = 1.5
@@ -93,8 +95,10 @@ class Tuning:
         self.decisions.untried = [c for c in untried if c.id not in kept_ids or c.variant]
         loaders = [c for c in self.decisions.untried if c.boost.moment is Moment.LOADER]
         if loaders and (self.machinery.facts().wait_share or 0.0) > DATA_BOUND:
-            # A cache shows its gain in the next epoch only: it has its turn later.
-            yield from self.trials.add([max(loaders, key=lambda c: (not c.boost.fills, c.promise))])
+            # A cache shows its gain in the next epoch only: if that is far, it has its turn later.
+            soon = self._epoch_s() <= SOON_S
+            first = max(loaders, key=lambda c: (soon or not c.boost.fills, c.promise))
+            yield from self.trials.add([first])
         if not self.orders.alone:
             yield from self._try_recipe()
         self._drop_idle([kept for kept in self.state.kept if kept.boost.outside_calls])
@@ -315,9 +319,19 @@ class Tuning:
             reason = f"together with the others: {verdict.summary}"
             self.decisions.tell(candidate, "dropped", reason)
 
+    def _epoch_s(self) -> float:
+        """Seconds of an epoch of the longest loader, or infinity if unknown."""
+        batches = [loader.batches for loader in self.machinery.facts().loaders]
+        known = [count for count in batches if count is not None]
+        return max(known) * self.state.written_s if known else math.inf
+
     def _drop_idle(self, kept: Sequence[Candidate]) -> None:
-        """Drop those that never took hold beside the others: they have no place in a plan."""
-        idle = self.comparer.never_held(kept)
+        """Drop those that never took hold beside the others: they have no place in a plan.
+
+        One that an earlier process has compared alone took hold there; a cache may not be full yet.
+        """
+        seen = set(self.orders.measured)
+        idle = self.comparer.never_held([c for c in kept if c.id not in seen])
         if self.machinery.facts().autocast is None:
             lost = [c for c in kept if c.boost.needs and c.boost.needs not in self.state.kept_ids]
             idle |= {c.id: f"it does nothing without {c.boost.needs}" for c in lost}

@@ -15,6 +15,7 @@ from flatout_agent.attach.chain import Depth, Layer
 from flatout_agent.attach.replacing import Undo, in_reverse
 from flatout_agent.boost import Declined
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.accurate_ends import AccurateEnds
 from flatout_agent.speedups.kept_tensors import KeptTensors
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ class AutocastCall:
 
         self.device, self.dtype = device, dtype
         self._mended = mended_functions()
+        self._ends = AccurateEnds(model, device)
         self._kept = KeptTensors(model, self._float32)
         encoders = [m for m in model.modules() if isinstance(m, torch.nn.TransformerEncoder)]
         self._nests = any(getattr(encoder, "use_nested_tensor", False) for encoder in encoders)
@@ -238,8 +240,9 @@ class AutocastCall:
     def around(self, job: Job, target: torch.nn.Module, layer: Layer | None = None) -> Undo:
         """Put it, or a layer made from it, around the model's calls; returns the undo function."""
         self._mended.hold()
+        self._ends.hold()
         unwrap = job.wrap_call(target, Depth.PRECISION, layer or self.layer)
-        return in_reverse([self._mended.let_go, unwrap])
+        return in_reverse([self._mended.let_go, self._ends.let_go, unwrap])
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call` under autocast."""
@@ -258,6 +261,7 @@ class AutocastCall:
             if not self.low and self.checks < self.CHECKS and trains:
                 self.checks += 1
                 self.low = ran_in(output, self.dtype)
+                self._ends.look(output, self.dtype)
             return nests.change(output, self._float32)
 
         return in_autocast

@@ -1,8 +1,8 @@
-"""Dropout of images in channels-last, with the mask that the program draws in the usual format.
+"""Random numbers for images in channels-last, as the program draws them in the usual format.
 
-torch fills a mask in the order of its memory. In channels-last the same seed would drop other
-elements of a dropout between convolutions. On a CPU the mask is drawn in the usual order here, and
-only then moved.
+torch fills a tensor in the order of its memory. In channels-last the same seed would drop other
+elements of a dropout between convolutions, and `randn_like` would give a diffusion model other
+noise. Here they are drawn in the usual order, and only then moved; masks on a CPU only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class UsualDraws:
-    """torch's dropout, while there is a holder."""
+    """torch's dropout and `randn_like`, while there is a holder."""
 
     def __init__(self) -> None:
         import torch
@@ -28,7 +28,8 @@ class UsualDraws:
         # `functional.dropout` calls these, and is itself replaced by another boost.
         multiplied = {"dropout": torch.Tensor.mul, "dropout_": torch.Tensor.mul_}
         makers = {name: functools.partial(self._by, by) for name, by in multiplied.items()}
-        self._stand_ins = StandIns({torch._VF: makers})
+        likes = dict.fromkeys(("randn_like", "rand_like"), self._like)
+        self._stand_ins = StandIns({torch._VF: makers, torch: likes})
         self.hold, self.let_go = self._stand_ins.hold, self._stand_ins.let_go
         self._calls = 0
         """Calls of models under channels-last that are under way."""
@@ -51,17 +52,29 @@ class UsualDraws:
         return bool(
             (self._calls or torch._C._current_graph_task_id() != -1)
             and is_plain(tensor)
-            and tensor.device.type == "cpu"
             and is_channels_last(tensor)
         )
 
     def _by(self, multiply: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(input: Any, p: float, train: bool) -> Any:
-            if not (train and 0.0 < p < 1.0 and self._takes(input)):
+            drops = train and 0.0 < p < 1.0
+            if not (drops and self._takes(input) and input.device.type == "cpu"):
                 return original(input, p, train)
             return multiply(input, _mask(input, p))
 
         return dropout
+
+    def _like(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        def like(input: Any, **kwargs: Any) -> Any:
+            asks = "memory_format" in kwargs or kwargs.get("requires_grad")
+            if asks or not self._takes(input):
+                return original(input, **kwargs)
+            drawn = original(input, memory_format=torch.contiguous_format, **kwargs)
+            return drawn.contiguous(memory_format=torch.channels_last)
+
+        return like
 
 
 @functools.cache

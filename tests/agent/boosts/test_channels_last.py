@@ -197,6 +197,35 @@ def test_dropout_drops_what_it_drops_in_the_usual_format(form):
     assert usual_draws()._stand_ins.holders == holders
 
 
+class Noisy(nn.Module):
+    """A diffusion model's call: it draws the noise that it learns to find."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.net, self.draw = nn.Conv2d(3, 3, 3, padding=1), draw
+
+    def forward(self, image):
+        return self.net(image + self.draw(image))
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda x: torch.randn_like(x), lambda x: torch.rand_like(x, dtype=torch.float32)]
+)
+def test_noise_like_an_image_is_what_it_is_in_the_usual_format(draw):
+    model, x = Noisy(draw), torch.randn(4, 3, 9, 9)
+
+    def drawn():
+        torch.manual_seed(1)
+        return model(x).detach()
+
+    before = drawn()
+    applied = boosted(model)
+    after = drawn()
+    applied.undo()
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(drawn(), before)
+
+
 def test_images_that_the_program_itself_has_in_channels_last_are_drawn_for_as_before():
     image = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
 

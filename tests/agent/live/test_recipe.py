@@ -131,7 +131,7 @@ class Loading(Program):
     """Waits for its loader most of the time."""
 
     def facts(self) -> wire.JobFacts:
-        loader = wire.LoaderFacts("Data", False, 32, 100, 0, False, False, "fork", True)
+        loader = wire.LoaderFacts("Data", False, 32, 10_000, 0, False, False, "fork", True)
         return dataclasses.replace(FACTS, wait_share=0.65, loaders=(loader,))
 
 
@@ -140,6 +140,38 @@ def test_where_loading_takes_the_step_workers_come_first_as_many_as_promise_most
     tune(program, "bf16-autocast", "loader-workers", "sample-cache")
     first = program.told[0]
     assert (first.id, first.verdict, first.params["workers"]) == ("loader-workers", "kept", 2)
+
+
+@pytest.mark.parametrize(("batches", "first"), [(100, "sample-cache"), (10_000, "loader-workers")])
+def test_a_cache_comes_first_where_an_epoch_fills_it_soon(batches: int, first: str) -> None:
+    program = Loading({"loader-workers": 1.1, "sample-cache": 1.8})
+    loader = dataclasses.replace(program.facts().loaders[0], batches=batches)
+    program.facts = lambda: dataclasses.replace(FACTS, wait_share=0.45, loaders=(loader,))  # type: ignore[method-assign]
+    tune(program, "bf16-autocast", "loader-workers", "sample-cache")
+    assert program.told[0].id == first
+
+
+@pytest.mark.parametrize(("gain", "believed"), [(1.82, True), (1.1, False)])
+def test_a_clear_pair_of_loading_is_left_to_the_confirmation_where_no_time_is_left(
+    gain: float, believed: bool
+) -> None:
+    tuning = under_way(Loading({}), [], 1.0)
+    tuning.budget.reserved_s = 10.0
+    tuning.budget.throw_away = True
+    answer = decide.Answer("unclear", gain, gain * 0.8, gain * 1.2, 1)
+    assert tuning.decisions.believed([candidate("sample-cache", 1.3)], answer) is believed
+
+
+def test_a_cache_that_an_earlier_process_found_faster_stays_though_it_is_not_full_yet() -> None:
+    program = Loading({"sample-cache": 1.8})
+    program.idle = lambda boost: "no sample was asked for a second time"  # type: ignore[method-assign]
+    kept_ids = []
+    for measured in ((), ("sample-cache",)):
+        tuning = tuning_of(program, measured=measured)
+        tuning.state.keep([candidate("sample-cache", 1.8)], 1.8, 4)
+        tuning._drop_idle(tuning.state.kept)
+        kept_ids.append(kept(tuning))
+    assert kept_ids == [[], ["sample-cache"]]
 
 
 @pytest.mark.parametrize("seed", range(4))
