@@ -11,9 +11,11 @@ does so without dropout, too, up to eight million weights (with AMX: up to 16 mi
 as the backward pass by tiles in bfloat16 takes longer; beyond, it is computed in float32 (with AMX:
 up to 255 keys).
 Depthwise convolutions with a stride, and some in channels-last, are computed in float32 on x86 CPUs
-for the same reason, as are GRU and RNN layers and recurrent cells of few units. Functions that do
-not take bfloat16 beside float32, such as sparse products, `scatter_add_` or an assignment to a part
-of a tensor, get float32, where torch's autocast alone would end the program.
+for the same reason, as are GRU and RNN layers and recurrent cells of few units. `log_softmax` on
+CPUs, and `softmax` and `sigmoid` at the end of a model, are computed in float32, as in bfloat16 a
+probability of 0.999 is 1, which has no gradient. Functions that do not take bfloat16 beside
+float32, such as sparse products, `scatter_add_` or an assignment to a part of a tensor, get
+float32, where torch's autocast alone would end the program.
 
 ## Why it is faster
 
