@@ -75,13 +75,11 @@ def candidates(
         skipped.append(skip((), boost.id, reason or "does not apply"))
 
     def order(candidate: ApplicableBoost) -> tuple[bool, float, str]:
-        return _late(candidate.boost, predicted), -candidate.promise, candidate.boost.id
+        boost = candidate.boost
+        late = predicted is not None and boost.compiles and boost.id not in predicted
+        return late, -candidate.promise, boost.id
 
     return sorted(applicable, key=order), skipped
-
-
-def _late(boost: known.KnownBoost, predicted: Mapping[str, float] | None) -> bool:
-    return predicted is not None and boost.compiles and boost.id not in predicted
 
 
 def skip(

@@ -53,7 +53,10 @@ def planned(
     cores = machine.cores or layout.size
     known = remembered(plan, layout, machine, script_sha256(command.script), scale_batch)
     if known is not None:
-        return RankPlan(_as_remembered(fewer(layout, known, cores), plan.ranks))
+        chosen, ranks = fewer(layout, known, cores), plan.ranks
+        if ranks is not None and ranks.native:
+            chosen = replace(chosen, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
+        return RankPlan(chosen)
     run_folder = folder.fresh("ranks")
     root = folder.ROOT.absolute()
     cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
@@ -83,12 +86,6 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
     own = starts_group(command.script)
     return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
-
-
-def _as_remembered(layout: RankLayout, ranks: PlannedRanks | None) -> RankLayout:
-    if ranks is None or not ranks.native:
-        return layout
-    return replace(layout, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
 
 
 def remembered(

@@ -12,7 +12,7 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
-from flatout.tuning.candidates import Allowance, ApplicableBoost, candidates, skip
+from flatout.tuning.candidates import Allowance, candidates, skip
 from flatout.tuning.trials import Found
 from flatout_agent.live import decide
 
@@ -37,7 +37,12 @@ def try_starts(
     """
     boosts = search.kept
     rows: list[Trial] = []
-    for candidate in _start_boosts(search, choice):
+    ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
+    for candidate in candidates(search.facts, choice)[0]:
+        boost = candidate.boost
+        conflicts = any(boost.id in known.get(kept.id).conflicts for kept in search.kept)
+        if boost.id not in ids or conflicts:
+            continue
         left_s = deadline - time.monotonic()
         cost_s = _cost_s(bench, search)
         too_costly = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
@@ -51,7 +56,7 @@ def try_starts(
             row = _duel(bench, search, boosts, candidate.variants[0], left_s)
             rows.append(row)
             if row.verdict is Verdict.KEPT:
-                boosts = (*boosts, _with_gain(candidate.variants[0], row.gain))
+                boosts = (*boosts, dataclasses.replace(candidate.variants[0], gain=row.gain))
         observer.finished(rows[-1])
     return rows, boosts
 
@@ -61,22 +66,6 @@ def _cost_s(bench: Bench, search: Found) -> float:
     step_s = (search.now_ms or search.written.step_ms) / 1000
     window_s = max(bench.window_s, bench.min_steps * step_s)
     return 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)
-
-
-def _start_boosts(search: Found, choice: Allowance) -> list[ApplicableBoost]:
-    """Boosts that apply but cannot be switched in the running program."""
-    ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
-    applicable, _ = candidates(search.facts, choice)
-    return [
-        candidate
-        for candidate in applicable
-        if candidate.boost.id in ids
-        and not any(candidate.boost.id in known.get(boost.id).conflicts for boost in search.kept)
-    ]
-
-
-def _with_gain(boost: PlannedBoost, gain: float | None) -> PlannedBoost:
-    return PlannedBoost(boost.id, boost.params, gain, boost.risk)
 
 
 def _duel(

@@ -85,6 +85,9 @@ def highest_risk(candidates: Iterable[Candidate]) -> str:
     )
 
 
+NEEDS_START = "can only be switched when the program starts"
+
+
 def promise_of(group: Iterable[Candidate]) -> float:
     """What they promise together."""
     return math.prod(candidate.promise for candidate in group)
@@ -128,7 +131,12 @@ def _variants(
     first_refusal: Refusal | None = None
     for values in itertools.product(*boost.params.values()):
         params = dict(zip(boost.params, values, strict=True))
-        refusal = _refusal(module, facts, params)
+        environment = getattr(module, "environment", None)
+        refusal: Refusal | None = None
+        if reason := module.applies(facts, params):
+            refusal = Refusal(reason)
+        elif boost.switch is Switch.START or (environment and environment(facts, params)):
+            refusal = Refusal(NEEDS_START, "needs_start")
         promise = module.promise(facts, params) if refusal is None else 1.0
         useless = refusal is None and promise < LEAST_PROMISE
         if useless and facts.shares:
@@ -140,16 +148,3 @@ def _variants(
             variants.append(Candidate(boost_id, params, boost, promise, record, len(variants)))
         first_refusal = first_refusal or refusal
     return variants, first_refusal
-
-
-NEEDS_START = "can only be switched when the program starts"
-
-
-def _refusal(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> Refusal | None:
-    reason = module.applies(facts, params)
-    if reason:
-        return Refusal(reason)
-    environment = getattr(module, "environment", None)
-    if module.BOOST.switch is Switch.START or (environment and environment(facts, params)):
-        return Refusal(NEEDS_START, "needs_start")
-    return None

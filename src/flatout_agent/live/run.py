@@ -244,7 +244,11 @@ class LiveWatch(RunWatch):
             self.beat.flag(layout.TUNING)
         super().step()
         if self._scratch and self.job.steps <= FIRST_STEPS:
-            self._first_steps()
+            if self.job.steps == 1:  # what is written from now on is the training's
+                from flatout_agent import overlay
+
+                overlay.mark_first_step()
+            self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
         if self._capturing() or self.story is None:
             return
         if self._captured:
@@ -265,14 +269,6 @@ class LiveWatch(RunWatch):
         """Count the steps that were not told, as it was quiet."""
         if self.job.steps > self._counted_to:
             self._count(self.ended)
-
-    def _first_steps(self) -> None:
-        """In a throw-away run: what is written from now on is the training's; record each step."""
-        if self.job.steps == 1:
-            from flatout_agent import overlay
-
-            overlay.mark_first_step()
-        self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
 
     def _choose_unit(self) -> None:
         """Long steps of several micro-steps are measured by micro-step."""

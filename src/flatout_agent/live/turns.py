@@ -144,7 +144,13 @@ class Turns:
         small = [c for c in members if c.likely_harm < SMALL and c.promise < 1 + 3 * SMALL]
         large = [c for c in members if c not in small]
         groups = [[c] for c in large] + ([small] if len(small) > 1 else [[c] for c in small])
-        return [self._removal(group) for group in groups if len(group) < len(self.state.kept)]
+        pair_s, turns = self.measure.pair_s(), list[NextTurn]()
+        for group in groups:
+            if len(group) < len(self.state.kept):
+                harm = sum(candidate.likely_harm for candidate in group)
+                worth = harm / (PAIRS_ON_AVERAGE * pair_s)
+                turns.append(NextTurn("take out", group[0], worth, pair_s, 0.0, 1 + harm, group))
+        return turns
 
     def _stays(self, candidate: Candidate) -> bool:
         """Whether it stays unmeasured: it is exact, and the few pairs that there is time for would
@@ -166,12 +172,6 @@ class Turns:
         expected_s = cost_s + (pairs - 1) * self.measure.pair_s(loads)
         worth = part * replace(candidate, promise=gain).likely_gain / expected_s
         return NextTurn("add", candidate, worth, cost_s, compile_s, gain, [tried])
-
-    def _removal(self, group: list[Candidate]) -> NextTurn:
-        pair_s = self.measure.pair_s()
-        harm = sum(candidate.likely_harm for candidate in group)
-        worth = harm / (PAIRS_ON_AVERAGE * pair_s)
-        return NextTurn("take out", group[0], worth, pair_s, 0.0, 1 + harm, group)
 
     def _wait_for_near(self, candidate: Candidate, step: int) -> NextTurn:
         wait_s = self.seconds_until(step) if self.budget.throw_away else 0.0
