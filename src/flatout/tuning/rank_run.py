@@ -58,8 +58,7 @@ def planned(
             chosen = replace(chosen, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
         return RankPlan(chosen)
     run_folder = folder.fresh("ranks")
-    root = folder.ROOT.absolute()
-    cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
+    cache = folder.compile_cache(run_folder)
     alone = RankLayout(1, layout.seed).orders(0, Path(), "", str(Path.cwd()))
     bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
     own = RankMachine(cores, machine.memory_bytes)

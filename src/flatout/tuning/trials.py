@@ -255,7 +255,11 @@ class _Relay:
 
     def __call__(self, record: wire.Record) -> None:
         if isinstance(record, wire.Decided):
-            self._decided(record)
+            if record.together and record.together[0] == record.id:
+                self.observer.finished(live.whole(record, self.on))
+            elif not record.together:
+                self.observer.finished(live.trial(record, self.on))
+            live.follow(self.on, record)
         elif isinstance(record, wire.LiveSummary) and not self.written:
             self.written = True
             for row in _row_as_written(self.run):
@@ -263,13 +267,6 @@ class _Relay:
         elif isinstance(record, wire.BlockRun):
             phase = " + ".join(record.on) or live.AS_WRITTEN
             self.observer.step(record.step, phase, record.ms / 1000)
-
-    def _decided(self, record: wire.Decided) -> None:
-        if record.together and record.together[0] == record.id:
-            self.observer.finished(live.whole(record, self.on))
-        elif not record.together:
-            self.observer.finished(live.trial(record, self.on))
-        live.follow(self.on, record)
 
 
 def _row_as_written(run: LiveRun) -> tuple[Trial, ...]:

@@ -22,7 +22,7 @@ from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
 from flatout.running.one import footprint, standard_input
 from flatout.running.one.command import Command
-from flatout.running.one.folder import ROOT
+from flatout.running.one.folder import compile_cache
 from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance
@@ -86,11 +86,9 @@ def _tune(
     began = time.monotonic()
     deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())
-    run_folder, root = folder.absolute(), ROOT.absolute()
-    # Beside the runs, for the next tuning; if they could not be made there, with this one.
-    cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
+    run_folder = folder.absolute()
     given = standard_input.given(command, folder)
-    bench = Bench(given, run_folder, seed=settings.seed, compile_cache=cache)
+    bench = Bench(given, run_folder, settings.seed, compile_cache=compile_cache(run_folder))
     notes: list[str] = []
     try:
         search = trials.find(

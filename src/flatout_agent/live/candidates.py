@@ -94,15 +94,12 @@ def promise_of(group: Iterable[Candidate]) -> float:
 
 
 def candidates(
-    facts: wire.JobFacts, allowed: Collection[str], ids: Iterable[str] | None = None
+    facts: wire.JobFacts, allowed: Collection[str]
 ) -> tuple[list[Candidate], list[wire.Decided]]:
-    """(candidates to try, in order; boosts that do not apply to this job or to a running program).
-
-    ids: the boosts to consider, all by default.
-    """
+    """(candidates to try, in order; boosts that do not apply to this job or a running program)."""
     eligible: list[Candidate] = []
     declined: list[wire.Decided] = []
-    for boost_id in ids if ids is not None else names():
+    for boost_id in names():
         if boost_id not in allowed:
             continue
         variants, refusal = _variants(boost_id, load(boost_id), facts)

@@ -337,14 +337,7 @@ class LiveWatch(RunWatch):
         self._unwatch_saving()
         self.notes.close()
         self._forget(names())
-        self._watch_less()
-        self.tell(self.summary())
-        if self.orders.stop:
-            self.end_at_once()
-        self.rechecks.begin(self.tuning.state.kept)
-
-    def _watch_less(self) -> None:
-        """Take off what only boosts need that are not on."""
+        # Take off what only boosts need that are not on.
         kept = [candidate.boost for candidate in self.tuning.state.kept]
         if not any(boost.switch is Switch.ITERATOR for boost in kept):
             self.job.handovers = None
@@ -353,6 +346,10 @@ class LiveWatch(RunWatch):
         if not (boosted or by_unit or self.job.by_hand or compile.in_use()):
             for model in [*self.job.models, *self.job.frozen]:
                 without(model, Depth.WATCH)
+        self.tell(self.summary())
+        if self.orders.stop:
+            self.end_at_once()
+        self.rechecks.begin(self.tuning.state.kept)
 
     def program_ends(self) -> None:
         self.background.end()

@@ -64,7 +64,12 @@ class Turns:
         turns += self._removals(known.harmless if turns else ())
         if not turns:
             turns += [self._addition(c, AGAIN) for c, _ in known.open.values() if not c.again]
-            turns += [self._addition(candidate, AGAIN) for candidate in self._variants()]
+            # Other parameters of boosts that run, or of kept boosts if they compile.
+            kept_ids = self.state.kept_ids
+            for other in [candidate for candidate in known.untried if candidate.variant]:
+                runs = other.id in known.measured and not other.boost.compiles
+                if runs or other.id in kept_ids:
+                    turns.append(self._addition(other, AGAIN))
             turns += [self._wait_for_near(candidate, step) for candidate, step in known.near[:1]]
         possible = []
         for turn in turns:
@@ -127,18 +132,16 @@ class Turns:
         less = other.promise <= kept.promise and PROMISED * other.promise <= self.state.gain
         return instead and less
 
-    def _variants(self) -> list[Candidate]:
-        """Other parameters of boosts that run, or of kept boosts if they compile."""
-        kept_ids, measured = self.state.kept_ids, self.decisions.measured
-        others = [candidate for candidate in self.decisions.untried if candidate.variant]
-        return [
-            c for c in others if c.id in kept_ids or (c.id in measured and not c.boost.compiles)
-        ]
-
     def _removals(self, later: Collection[str]) -> list[NextTurn]:
         """Kept boosts that were not compared alone; those that matter little come together."""
-        members = [c for c in self.state.kept if c.id not in self.decisions.measured]
-        members = [c for c in members if c.id not in later and not self._stays(c)]
+        members = []
+        for c in self.state.kept:
+            # An exact one stays unmeasured if the few pairs that there is time for would not show
+            # so little harm.
+            small = c.boost.risk is Risk.EXACT and c.likely_harm < HARMLESS
+            known = c.id in self.decisions.measured or c.id in later
+            if not known and not (small and self.comparer.affords(c) < decide.FEWEST):
+                members.append(c)
         if len(self.state.kept) < 2 or not members:
             return []
         small = [c for c in members if c.likely_harm < SMALL and c.promise < 1 + 3 * SMALL]
@@ -151,13 +154,6 @@ class Turns:
                 worth = harm / (PAIRS_ON_AVERAGE * pair_s)
                 turns.append(NextTurn("take out", group[0], worth, pair_s, 0.0, 1 + harm, group))
         return turns
-
-    def _stays(self, candidate: Candidate) -> bool:
-        """Whether it stays unmeasured: it is exact, and the few pairs that there is time for would
-        not show so little harm.
-        """
-        small = candidate.boost.risk is Risk.EXACT and candidate.likely_harm < HARMLESS
-        return small and self.comparer.affords(candidate) < decide.FEWEST
 
     def _addition(self, candidate: Candidate, part: float) -> NextTurn:
         near = any(near is candidate for near, _ in self.decisions.near)
