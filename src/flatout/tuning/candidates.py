@@ -1,14 +1,16 @@
-"""Which boosts the user allows, and the row of one that gets no trial."""
+"""Which boosts the user allows and which apply, and the row of one that gets no trial."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from flatout.knowledge import boosts as known
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Trial, Verdict, WhyUntried
+from flatout_agent import wire
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,22 @@ class Allowance:
         if self.exact and boost.risk != "exact":
             return "changes rounding: left out by --exact"
         return None
+
+
+def applicable(facts: wire.JobFacts, choice: Allowance) -> list[tuple[float, PlannedBoost]]:
+    """The boosts that apply, each with its promise and the first parameters to try; the likeliest
+    gain first.
+    """
+    found: list[tuple[float, PlannedBoost]] = []
+    for boost in known.every():
+        if choice.refuses(boost) is not None:
+            continue
+        every = [dict(zip(boost.params, v, strict=True)) for v in product(*boost.params.values())]
+        fitting = [params for params in every if boost.applies(facts, params) is None]
+        if fitting:
+            promise = max(boost.promise(facts, params) for params in fitting)
+            found.append((promise, PlannedBoost(boost.id, fitting[0], risk=boost.risk.value)))
+    return sorted(found, key=lambda each: (-each[0], each[1].id))
 
 
 def skip(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from itertools import product
 
 from flatout.knowledge import boosts as known
 from flatout.measuring import duel
@@ -13,7 +12,7 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
-from flatout.tuning.candidates import Allowance, skip
+from flatout.tuning.candidates import Allowance, applicable, skip
 from flatout.tuning.trials import Found
 from flatout_agent.live import decide
 
@@ -41,7 +40,11 @@ def try_starts(
     step_s = (search.now_ms or search.written.step_ms) / 1000
     window_s = max(bench.window_s, bench.min_steps * step_s)
     cost_s = 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)  # of a duel
-    for promise, boost in _waiting(search, choice):
+    ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
+    for promise, boost in applicable(search.facts, choice):
+        conflicts = any(boost.id in known.get(kept.id).conflicts for kept in search.kept)
+        if boost.id not in ids or conflicts:
+            continue
         left_s = deadline - time.monotonic()
         too_costly = promise < WORTH and left_s < PLENTIFUL * cost_s
         if too_costly or left_s < 2 * cost_s:
@@ -57,24 +60,6 @@ def try_starts(
                 boosts = (*boosts, dataclasses.replace(boost, gain=row.gain))
         observer.finished(rows[-1])
     return rows, boosts
-
-
-def _waiting(search: Found, choice: Allowance) -> list[tuple[float, PlannedBoost]]:
-    """The boosts that apply but cannot be switched in the running program, with their promise; the
-    likeliest gain first.
-    """
-    ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
-    found: list[tuple[float, PlannedBoost]] = []
-    for boost in known.every():
-        conflicts = any(boost.id in known.get(kept.id).conflicts for kept in search.kept)
-        if boost.id not in ids or conflicts or choice.refuses(boost) is not None:
-            continue
-        every = [dict(zip(boost.params, v, strict=True)) for v in product(*boost.params.values())]
-        fitting = [params for params in every if boost.applies(search.facts, params) is None]
-        if fitting:
-            promise = max(boost.promise(search.facts, params) for params in fitting)
-            found.append((promise, PlannedBoost(boost.id, fitting[0], risk=boost.risk.value)))
-    return sorted(found, key=lambda each: (-each[0], each[1].id))
 
 
 def _duel(

@@ -138,9 +138,9 @@ class Turns:
         for c in self.state.kept:
             # An exact one stays unmeasured if the few pairs that there is time for would not show
             # so little harm.
-            small = c.boost.risk is Risk.EXACT and c.likely_harm < HARMLESS
+            harmless = c.boost.risk is Risk.EXACT and c.likely_harm < HARMLESS
             known = c.id in self.decisions.measured or c.id in later
-            if not known and not (small and self.comparer.affords(c) < decide.FEWEST):
+            if not known and not (harmless and self.comparer.affords(c) < decide.FEWEST):
                 members.append(c)
         if len(self.state.kept) < 2 or not members:
             return []
