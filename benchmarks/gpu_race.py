@@ -174,12 +174,12 @@ class Course:
     def applicable(self) -> dict[str, Any]:
         """Boosts that apply, the likeliest gain first, with the parameters tried first."""
         from flatout.knowledge import boosts as known
-        from flatout.tuning.candidates import Allowance, candidates
+        from flatout.tuning.candidates import Allowance, applicable
 
         return {
-            found.boost.id: found.variants[0].params
-            for found in candidates(self.facts(), Allowance())[0]
-            if not (self.small and known.get(found.boost.id).compiles)  # a minute of C++
+            boost.id: boost.params
+            for _, boost in applicable(self.facts(), Allowance())
+            if not (self.small and known.get(boost.id).compiles)  # a minute of C++
         }
 
 

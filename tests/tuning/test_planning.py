@@ -31,29 +31,31 @@ def confirmed(low: float, middle: float, high: float, passed: bool = True) -> Co
     return Confirmation(3, (low, middle, high), middle, (low, high), (10.0,), (9.7,), guard)
 
 
-def test_the_speed_of_a_plan_is_that_of_its_confirmation() -> None:
-    plan = planning.plan(COMMAND, FOUND, confirmed(1.01, 1.05, 1.09), MACHINE)
-    assert plan is not None
-    assert (plan.speedup, plan.speedup_interval, plan.pairs) == (1.05, (1.01, 1.09), 3)
+SINGLE = dataclasses.replace(confirmed(5.0, 5.0, 5.0), interval=None)
 
 
-def test_where_fresh_processes_cannot_tell_the_pairs_of_one_process_do() -> None:
-    plan = planning.plan(COMMAND, FOUND, confirmed(0.97, 1.02, 1.09), MACHINE)
+@pytest.mark.parametrize(
+    ("now_ms", "by", "speedup", "interval", "pairs"),
+    [
+        pytest.param(9.7, confirmed(1.01, 1.05, 1.09), 1.05, (1.01, 1.09), 3, id="as confirmed"),
+        pytest.param(9.7, confirmed(0.97, 1.02, 1.09), 10.0 / 9.7, None, None,
+                     id="fresh processes cannot tell: by the pairs of one process"),
+        pytest.param(1.25, SINGLE, 5.0, None, None, id="the smaller of both gains"),
+        pytest.param(1.25, dataclasses.replace(SINGLE, speedup=0.8, disturbed=True), 8.0, None,
+                     None, id="a disturbed one contradicts nothing"),
+    ],
+)  # fmt: skip
+def test_the_speed_of_a_plan(
+    now_ms: float,
+    by: Confirmation,
+    speedup: float,
+    interval: tuple[float, float] | None,
+    pairs: int | None,
+) -> None:
+    plan = planning.plan(COMMAND, dataclasses.replace(FOUND, now_ms=now_ms), by, MACHINE)
     assert plan is not None
-    assert plan.speedup == pytest.approx(10.0 / 9.7)
-    assert (plan.speedup_interval, plan.pairs) == (None, None)
-
-
-def test_of_a_single_pair_and_the_pairs_of_one_process_the_smaller_gain_is_told() -> None:
-    found = dataclasses.replace(FOUND, now_ms=1.25)
-    single = dataclasses.replace(confirmed(5.0, 5.0, 5.0), interval=None)
-    plan = planning.plan(COMMAND, found, single, MACHINE)
-    assert plan is not None
-    assert (plan.speedup, plan.speedup_interval) == (5.0, None)
-    disturbed = dataclasses.replace(single, speedup=0.8, disturbed=True)
-    plan = planning.plan(COMMAND, found, disturbed, MACHINE)
-    assert plan is not None
-    assert plan.speedup == 8.0, "it contradicts nothing"
+    assert plan.speedup == pytest.approx(speedup)
+    assert (plan.speedup_interval, plan.pairs) == (interval, pairs)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""What is worth a trial on this job: boosts with parameters, the likeliest gain first."""
+"""Which boosts the user allows and which apply, and the row of one that gets no trial."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 from flatout.knowledge import boosts as known
 from flatout.nouns.errors import UserError
@@ -42,46 +42,20 @@ class Allowance:
         return None
 
 
-@dataclass
-class ApplicableBoost:
-    """A boost that applies, with the parameters worth trying."""
-
-    boost: known.KnownBoost
-    variants: list[PlannedBoost]
-    promise: float
-    """Expected speed-up, for the order: from the profile, else from the boost's own rule."""
-    retried: bool = field(default=False)
-
-
-def candidates(
-    facts: wire.JobFacts, choice: Allowance, predicted: Mapping[str, float] | None = None
-) -> tuple[list[ApplicableBoost], list[Trial]]:
-    """(boosts to try, in order; skipped ones, with the reason).
-
-    `predicted`: speed-up of each boost that a finding of the program's profile asks for. Boosts
-    that compile and that no finding asks for come last, since they take longest.
+def applicable(facts: wire.JobFacts, choice: Allowance) -> list[tuple[float, PlannedBoost]]:
+    """The boosts that apply, each with its promise and the first parameters to try; the likeliest
+    gain first.
     """
-    applicable: list[ApplicableBoost] = []
-    skipped: list[Trial] = []
+    found: list[tuple[float, PlannedBoost]] = []
     for boost in known.every():
-        reason = choice.refuses(boost)
-        if reason is None:
-            variants, reason = _variants(boost, facts)
-            if variants:
-                rule = max(boost.promise(facts, candidate.params) for candidate in variants)
-                promise = (predicted or {}).get(boost.id, rule)
-                applicable.append(ApplicableBoost(boost, variants, promise))
-                continue
-        skipped.append(skip((), boost.id, reason or "does not apply"))
-
-    def order(candidate: ApplicableBoost) -> tuple[bool, float, str]:
-        return _late(candidate.boost, predicted), -candidate.promise, candidate.boost.id
-
-    return sorted(applicable, key=order), skipped
-
-
-def _late(boost: known.KnownBoost, predicted: Mapping[str, float] | None) -> bool:
-    return predicted is not None and boost.compiles and boost.id not in predicted
+        if choice.refuses(boost) is not None:
+            continue
+        every = [dict(zip(boost.params, v, strict=True)) for v in product(*boost.params.values())]
+        fitting = [params for params in every if boost.applies(facts, params) is None]
+        if fitting:
+            promise = max(boost.promise(facts, params) for params in fitting)
+            found.append((promise, PlannedBoost(boost.id, fitting[0], risk=boost.risk.value)))
+    return sorted(found, key=lambda each: (-each[0], each[1].id))
 
 
 def skip(
@@ -95,19 +69,3 @@ def skip(
         reason=reason,
         why_untried=why,
     )
-
-
-def _variants(
-    boost: known.KnownBoost, facts: wire.JobFacts
-) -> tuple[list[PlannedBoost], str | None]:
-    """Every combination of the parameters that applies; else why the default does not."""
-    names = list(boost.params)
-    variants: list[PlannedBoost] = []
-    reason = None
-    for values in itertools.product(*(boost.params[name] for name in names)):
-        params = dict(zip(names, values, strict=True))
-        refusal = boost.applies(facts, params)
-        if refusal is None:
-            variants.append(PlannedBoost(boost.id, params, risk=boost.risk.value))
-        reason = reason or refusal
-    return variants, reason

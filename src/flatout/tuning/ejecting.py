@@ -35,7 +35,11 @@ def as_changes(ejected: Ejected, plan: Plan, tell: Callable[[str], None] | None)
     lines fail there stays a template.
     """
     try:
-        command = _command(plan)
+        words = plan.command
+        if words[:1] == ("-m",) and len(words) > 1:
+            command = resolve(words[2:], module=words[1], verb="eject")
+        else:
+            command = resolve(words, verb="eject")
         text = command.script.read_bytes().decode() if command.script else ""
     except UserError as error:
         return replace(ejected, note=f"no diff: {error.message}" if plan.command else "")
@@ -65,13 +69,6 @@ def as_changes(ejected: Ejected, plan: Plan, tell: Callable[[str], None] | None)
         )
         ejected, steps = _changed(replace(ejected, boosts=boosts), text, plan.job)
     return replace(ejected, tried=tried, diff=_diff(str(command.script), text, steps[-1], ends))
-
-
-def _command(plan: Plan) -> Command:
-    words = plan.command
-    if words[:1] == ("-m",) and len(words) > 1:
-        return resolve(words[2:], module=words[1], verb="eject")
-    return resolve(words, verb="eject")
 
 
 def _changed(ejected: Ejected, text: str, facts: JobFacts | None) -> tuple[Ejected, list[str]]:

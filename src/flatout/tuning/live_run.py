@@ -130,6 +130,7 @@ class LiveTuning:
         failed = [str(row.tried) for row in left if row.why_untried == "program_failed"]
         untried = [str(row.tried) for row in left if row.why_untried != "program_failed"]
         plan = planning.of_run(command, run, machine, self.plan)
+        drift = {"at first": next(iter(written.steps_ms), None), "later": written.step_ms}
         return Tuned(
             command=command.display,
             machine=machine,
@@ -142,29 +143,20 @@ class LiveTuning:
             noise=summary.noise or 0.0,
             wall_s=time.monotonic() - self._began,
             faults=run.processes.faults,
-            notes=(*_notes(summary, untried, failed), *_drift(written)),
+            notes=(*_notes(summary, untried, failed), *live.drift_note(drift)),
             blocks=tuple(run.blocks),
             live_guard=live.guard(run),
             live=True,
             saved_s=summary.saved_s,
             lost_s=summary.lost_s,
             lost_late_s=summary.lost_late_s,
-            tried=bool(summary.kept) or any(map(_had_fair_try, rows)) or not untried,
+            tried=bool(summary.kept)
+            or any(row.pairs or row.verdict in FAIRLY for row in rows)
+            or not untried,
             unmeasured=tuple(order.id for order in summary.kept if now_ms is None),
             interrupted=self.interrupted,
             micro_steps=summary.micro_steps,
         )
-
-
-def _had_fair_try(row: Trial) -> bool:
-    return bool(row.pairs) or row.verdict in FAIRLY
-
-
-def _drift(written: Measurement) -> list[str]:
-    """The note that tells how far apart the first block as written and the last figure are."""
-    return live.drift_note(
-        {"at first": next(iter(written.steps_ms), None), "later": written.step_ms}
-    )
 
 
 def _notes(summary: wire.LiveSummary, untried: list[str], failed: list[str]) -> list[str]:

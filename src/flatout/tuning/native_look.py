@@ -47,7 +47,11 @@ def program(
     on what is done; warn: called with what the user should know.
     """
     tells = not may_look and starts_group(command.script)
-    if tells or _remembered(command, plan):
+    # A trial of the same script may have shown that it starts its group itself. No plan holds the
+    # batches that a framework's ranks would divide.
+    ranks, sha = plan.ranks, script_sha256(command.script)
+    same = ranks is not None and sha is not None and ranks.script_sha256 == sha
+    if tells or (ranks is not None and same and ranks.native == wire.OWN_DDP):
         return NativeProgram(wire.OWN_DDP, scale_batch=scale_batch)
     if not may_look:
         if scale_batch:
@@ -59,17 +63,6 @@ def program(
             tell(native_trial.UNSCALED)
         return None
     return NativeProgram(seen.framework, seen.against, seen.batches, scale_batch)
-
-
-def _remembered(command: Command, plan: Plan) -> bool:
-    """Whether a trial of the same script has shown that it starts its group itself.
-
-    No plan holds the batches that a framework's ranks would divide.
-    """
-    ranks, sha = plan.ranks, script_sha256(command.script)
-    if ranks is None or sha is None or ranks.script_sha256 != sha:
-        return False
-    return ranks.native == wire.OWN_DDP
 
 
 def _seen(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,7 +53,9 @@ def read(path: Path, warn: Callable[[str], None] | None = None) -> Plan:
             return _plan(plan)
     except ParseError as error:
         raise UserError(
-            f"{path}, line {error.line}: {_first_sentence(error)}", f"correct line {error.line}"
+            # The parser's own words, without the position, which is named already.
+            f"{path}, line {error.line}: {str(error).partition(' at line ')[0]}",
+            f"correct line {error.line}",
         ) from None
     except TOMLKitError as error:
         raise UserError(
@@ -117,7 +119,9 @@ def render(plan: Plan) -> str:
     document["measured"] = _measured(plan)
     document["boosts"] = boosts = tomlkit.table(is_super_table=bool(plan.boosts))
     for boost in plan.boosts:
-        boosts[boost.id] = _boost_table(boost)
+        boosts[boost.id] = table = tomlkit.table()
+        table.add(tomlkit.comment(f"{known.get(boost.id).title}."))
+        _fill(table, {"gain": boost.gain, "risk": boost.risk, "params": boost.params})
     if plan.ranks is not None:
         document["ranks"] = _ranks_table(plan.ranks)
     if plan.machine is not None:
@@ -250,13 +254,6 @@ def _ranks_table(ranks: PlannedRanks) -> Table:
     return table
 
 
-def _boost_table(boost: PlannedBoost) -> Table:
-    table = tomlkit.table()
-    table.add(tomlkit.comment(f"{known.get(boost.id).title}."))
-    _fill(table, {"gain": boost.gain, "risk": boost.risk, "params": boost.params})
-    return table
-
-
 def _fill(table: Any, values: Mapping[str, Any]) -> Any:
     """Put known values into the table: None and empty ones are left out."""
     for name, value in values.items():
@@ -273,14 +270,5 @@ def _item(value: Any) -> Any:
     if isinstance(value, list | tuple):
         array = tomlkit.array()
         array.extend(_item(element) for element in value)
-        return array.multiline(_has_tables(value))
+        return array.multiline(any(isinstance(element, Mapping) for element in value))
     return value
-
-
-def _has_tables(values: Iterable[Any]) -> bool:
-    return any(isinstance(value, Mapping) for value in values)
-
-
-def _first_sentence(error: ParseError) -> str:
-    """The parser's own words, without the position, which the message already names."""
-    return str(error).partition(" at line ")[0]

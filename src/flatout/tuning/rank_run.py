@@ -53,10 +53,12 @@ def planned(
     cores = machine.cores or layout.size
     known = remembered(plan, layout, machine, script_sha256(command.script), scale_batch)
     if known is not None:
-        return RankPlan(_as_remembered(fewer(layout, known, cores), plan.ranks))
+        chosen, ranks = fewer(layout, known, cores), plan.ranks
+        if ranks is not None and ranks.native:
+            chosen = replace(chosen, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
+        return RankPlan(chosen)
     run_folder = folder.fresh("ranks")
-    root = folder.ROOT.absolute()
-    cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
+    cache = folder.compile_cache(run_folder)
     alone = RankLayout(1, layout.seed).orders(0, Path(), "", str(Path.cwd()))
     bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
     own = RankMachine(cores, machine.memory_bytes)
@@ -83,12 +85,6 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
     own = starts_group(command.script)
     return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
-
-
-def _as_remembered(layout: RankLayout, ranks: PlannedRanks | None) -> RankLayout:
-    if ranks is None or not ranks.native:
-        return layout
-    return replace(layout, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
 
 
 def remembered(

@@ -148,7 +148,10 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
             how = None
         asked.tell(f"trial: {size} ranks")
         outcome = asked.run(size)
-        _check_refusal(outcome, size)
+        if outcome.refused is not None:
+            reason, step = outcome.refused.reason, outcome.refused.next_step
+            message = f"{size} ranks cannot train this script together: {reason}"
+            raise UserError(message, step or "run it without --ranks and --gpus", 1)
         row = compared(size, written, outcome)
         if row.losses == "different":
             row = _beside_rounding(asked, row, written, outcome)
@@ -217,14 +220,6 @@ def _native_row(
     return native_trial.judged(compared(size, written, outcome, drawn=drawn), written, outcome, how)
 
 
-def _check_refusal(outcome: RankOutcome, size: int) -> None:
-    """Raise UserError if the ranks have refused to train the script."""
-    if outcome.refused is not None:
-        reason, step = outcome.refused.reason, outcome.refused.next_step
-        message = f"{size} ranks cannot train this script together: {reason}"
-        raise UserError(message, step or "run it without --ranks and --gpus", 1)
-
-
 def sizes(most: int) -> list[int]:
     """2, 4, 8 ... and finally `most`."""
     powers = [2**power for power in range(1, most.bit_length()) if 2**power < most]
@@ -244,6 +239,7 @@ def compared(
     models = endings.models(seen) if seen is not None else ()
     random_numbers = drawn or any(model.random for model in models)
     verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
+    waited = ranks.wait_share
     return ScalingRow(
         size=size,
         step_ms=ranks.step_ms,
@@ -254,7 +250,7 @@ def compared(
         models=models,
         exchange_s=seen.exchange_s if seen is not None else None,
         region_s=seen.region_s if seen is not None else None,
-        wait_s=_wait_s(ranks),
+        wait_s=None if waited is None else waited * ranks.step_ms / 1000,
     )
 
 
@@ -299,7 +295,14 @@ def chosen(asked: int, written_ms: float, rows: Sequence[ScalingRow]) -> Scaling
     if wrong is not None:
         reason = f"{wrong.size} ranks do not learn the same as one process: {wrong.losses_reason}"
         return Scaling(asked, None, written_ms, tuple(rows), reason)
-    paying = [row for row in rows if _pays(row)]
+    paying = [
+        row
+        for row in rows
+        if row.speedup is not None
+        and row.interval is not None
+        and row.speedup >= LEAST_SPEEDUP
+        and row.interval[0] > 1.0
+    ]
     if paying:
         best = max(paying, key=lambda row: row.speedup or 0.0)
         return Scaling(asked, best.size, written_ms, tuple(rows))
@@ -310,12 +313,6 @@ def chosen(asked: int, written_ms: float, rows: Sequence[ScalingRow]) -> Scaling
         return Scaling(asked, None, written_ms, tuple(rows), reason)
     best = max(measured, key=lambda row: row.speedup or 0.0)
     return Scaling(asked, None, written_ms, tuple(rows), _too_slow(best))
-
-
-def _pays(row: ScalingRow) -> bool:
-    if row.speedup is None or row.interval is None:
-        return False
-    return row.speedup >= LEAST_SPEEDUP and row.interval[0] > 1.0
 
 
 def _too_slow(row: ScalingRow) -> str:
@@ -334,12 +331,6 @@ def _too_slow(row: ScalingRow) -> str:
     whole = [model for model in row.models if not model.cut]
     uncut = f"; every rank computes all of {whole[0].model}: {whole[0].reason}" if whole else ""
     return f"{row.size} ranks are {speed}{limits}{uncut}"
-
-
-def _wait_s(measured: Measurement) -> float | None:
-    if measured.wait_share is None:
-        return None
-    return measured.wait_share * measured.step_ms / 1000
 
 
 def _memory_excess(

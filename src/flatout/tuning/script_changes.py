@@ -220,7 +220,8 @@ def _run_calls_within(script: ScriptText, context: str) -> None:
             used = f"{fresh}.float()" if _is_tensor(script, call) else fresh
             inside = f"{fresh} = {script.source(call)}"
             after = [source[:start].decode() + used + source[end:].decode()]
-        if _has_long_text(call):
+        texts = (node for node in ast.walk(call) if isinstance(node, ast.Constant | ast.JoinedStr))
+        if any(text.lineno != text.end_lineno for text in texts):  # it would be indented, too
             raise UnclearError(f"line {call.lineno} holds a text of several lines")
         inside = inside.replace("\n", "\n    ")
         shared = Use.EVALUATION in uses[call]
@@ -228,12 +229,6 @@ def _run_calls_within(script: ScriptText, context: str) -> None:
         lines = [f"with {given}:", f"{indent}    {inside}", *(indent + line for line in after)]
         script.replace(*script.span(statement), "\n".join(lines))
     script.add_after_imports([])
-
-
-def _has_long_text(call: ast.Call) -> bool:
-    """A text over several lines would change with its indentation."""
-    texts = (node for node in ast.walk(call) if isinstance(node, ast.Constant | ast.JoinedStr))
-    return any(text.lineno != text.end_lineno for text in texts)
 
 
 def _check_always_runs(script: ScriptText, call: ast.Call, statement: ast.stmt) -> None:

@@ -12,7 +12,7 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
-from flatout.tuning.candidates import Allowance, ApplicableBoost, candidates, skip
+from flatout.tuning.candidates import Allowance, applicable, skip
 from flatout.tuning.trials import Found
 from flatout_agent.live import decide
 
@@ -37,46 +37,29 @@ def try_starts(
     """
     boosts = search.kept
     rows: list[Trial] = []
-    for candidate in _start_boosts(search, choice):
-        left_s = deadline - time.monotonic()
-        cost_s = _cost_s(bench, search)
-        too_costly = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
-        if too_costly or left_s < 2 * cost_s:
-            reason = f"its expected gain is small, and fresh processes take about {cost_s:.0f} s"
-            if candidate.promise >= WORTH:
-                reason = f"no time left: it needs fresh processes, about {cost_s:.0f} s"
-            rows.append(skip(boosts, candidate.boost.id, reason, "no_time"))
-        else:
-            observer.started(candidate.boost.id, {}, len(rows) + 1, cost_s)
-            row = _duel(bench, search, boosts, candidate.variants[0], left_s)
-            rows.append(row)
-            if row.verdict is Verdict.KEPT:
-                boosts = (*boosts, _with_gain(candidate.variants[0], row.gain))
-        observer.finished(rows[-1])
-    return rows, boosts
-
-
-def _cost_s(bench: Bench, search: Found) -> float:
-    """The expected seconds of a duel."""
     step_s = (search.now_ms or search.written.step_ms) / 1000
     window_s = max(bench.window_s, bench.min_steps * step_s)
-    return 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)
-
-
-def _start_boosts(search: Found, choice: Allowance) -> list[ApplicableBoost]:
-    """Boosts that apply but cannot be switched in the running program."""
+    cost_s = 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)  # of a duel
     ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
-    applicable, _ = candidates(search.facts, choice)
-    return [
-        candidate
-        for candidate in applicable
-        if candidate.boost.id in ids
-        and not any(candidate.boost.id in known.get(boost.id).conflicts for boost in search.kept)
-    ]
-
-
-def _with_gain(boost: PlannedBoost, gain: float | None) -> PlannedBoost:
-    return PlannedBoost(boost.id, boost.params, gain, boost.risk)
+    for promise, boost in applicable(search.facts, choice):
+        conflicts = any(boost.id in known.get(kept.id).conflicts for kept in search.kept)
+        if boost.id not in ids or conflicts:
+            continue
+        left_s = deadline - time.monotonic()
+        too_costly = promise < WORTH and left_s < PLENTIFUL * cost_s
+        if too_costly or left_s < 2 * cost_s:
+            reason = f"its expected gain is small, and fresh processes take about {cost_s:.0f} s"
+            if promise >= WORTH:
+                reason = f"no time left: it needs fresh processes, about {cost_s:.0f} s"
+            rows.append(skip(boosts, boost.id, reason, "no_time"))
+        else:
+            observer.started(boost.id, {}, len(rows) + 1, cost_s)
+            row = _duel(bench, search, boosts, boost, left_s)
+            rows.append(row)
+            if row.verdict is Verdict.KEPT:
+                boosts = (*boosts, dataclasses.replace(boost, gain=row.gain))
+        observer.finished(rows[-1])
+    return rows, boosts
 
 
 def _duel(

@@ -101,7 +101,9 @@ def find(
     deadline: by `time.monotonic`; the processes leave what a confirmation needs. whole_s: the time
     that the user gave for everything.
     """
-    allowed, refusals = _allowed(choice)
+    reasons = {boost.id: choice.refuses(boost) for boost in known.every()}
+    allowed = tuple(boost for boost, reason in reasons.items() if reason is None)
+    refusals = [skip((), boost, reason) for boost, reason in reasons.items() if reason]
     search = _Search()
     observer.phase("switching boosts on and off in a running program")
     idle = pairs = 0
@@ -113,8 +115,13 @@ def find(
                 raise
             search.interrupted = True
             break
-        before, pairs = pairs, _pairs(search.summary)
-        learned = any(map(_measured, attempt.run.decisions)) or pairs > before or _blamed(attempt)
+        before, summary = pairs, search.summary
+        pairs = sum(len(each.ratios) for each in summary.compared) if summary is not None else 0
+        measured = any(
+            decision.pairs or decision.gradient_error is not None
+            for decision in attempt.run.decisions
+        )
+        learned = measured or pairs > before or _blamed(attempt)
         idle = 0 if learned else idle + 1
         if idle >= IDLE_RUNS or _over(attempt, bool(search.kept), deadline, whole_s):
             break
@@ -133,12 +140,6 @@ def _cut_off(search: _Search, allowed: tuple[str, ...]) -> list[Trial]:
     reason = "the time was up before it could be decided"
     rows = [skip((), boost, reason) for boost in allowed if boost not in known_ids]
     return [dataclasses.replace(row, why_untried="no_time") for row in rows]
-
-
-def _allowed(choice: Allowance) -> tuple[tuple[str, ...], list[Trial]]:
-    reasons = {boost.id: choice.refuses(boost) for boost in known.every()}
-    allowed = tuple(boost for boost, reason in reasons.items() if reason is None)
-    return allowed, [skip((), boost, reason) for boost, reason in reasons.items() if reason]
 
 
 def _run_process(
@@ -215,21 +216,12 @@ def _add(search: _Search, run: LiveRun) -> None:
     search.blocks += [dataclasses.replace(block, step=last + block.step) for block in run.blocks]
 
 
-def _measured(decision: wire.Decided) -> bool:
-    return bool(decision.pairs) or decision.gradient_error is not None
-
-
 def _blamed(attempt: FinishedTuning) -> bool:
     """Whether the program failed, possibly under a boost that the next process leaves off."""
     return bool(attempt.returncode) and any(
         decision.why_untried == "program_failed" or decision.verdict == "failed"
         for decision in attempt.run.decisions
     )
-
-
-def _pairs(summary: wire.LiveSummary | None) -> int:
-    """The number of pairs in all comparisons so far."""
-    return sum(len(pairs.ratios) for pairs in summary.compared) if summary is not None else 0
 
 
 def _step_s(unit_ms: float, micro_steps: bool, facts: wire.JobFacts | None) -> float:
@@ -263,7 +255,11 @@ class _Relay:
 
     def __call__(self, record: wire.Record) -> None:
         if isinstance(record, wire.Decided):
-            self._decided(record)
+            if record.together and record.together[0] == record.id:
+                self.observer.finished(live.whole(record, self.on))
+            elif not record.together:
+                self.observer.finished(live.trial(record, self.on))
+            live.follow(self.on, record)
         elif isinstance(record, wire.LiveSummary) and not self.written:
             self.written = True
             for row in _row_as_written(self.run):
@@ -271,13 +267,6 @@ class _Relay:
         elif isinstance(record, wire.BlockRun):
             phase = " + ".join(record.on) or live.AS_WRITTEN
             self.observer.step(record.step, phase, record.ms / 1000)
-
-    def _decided(self, record: wire.Decided) -> None:
-        if record.together and record.together[0] == record.id:
-            self.observer.finished(live.whole(record, self.on))
-        elif not record.together:
-            self.observer.finished(live.trial(record, self.on))
-        live.follow(self.on, record)
 
 
 def _row_as_written(run: LiveRun) -> tuple[Trial, ...]:

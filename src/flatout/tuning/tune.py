@@ -22,7 +22,7 @@ from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
 from flatout.running.one import footprint, standard_input
 from flatout.running.one.command import Command
-from flatout.running.one.folder import ROOT
+from flatout.running.one.folder import compile_cache
 from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance
@@ -86,7 +86,9 @@ def _tune(
     began = time.monotonic()
     deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())
-    bench = _bench(standard_input.given(command, folder), settings, folder)
+    run_folder = folder.absolute()
+    given = standard_input.given(command, folder)
+    bench = Bench(given, run_folder, settings.seed, compile_cache=compile_cache(run_folder))
     notes: list[str] = []
     try:
         search = trials.find(
@@ -98,12 +100,13 @@ def _tune(
     search, confirmed, best = _finish(bench, search, choice, settings, observer, deadline, notes)
     notes += live.drift_note(_written_ms(search, confirmed))
     notes += _notes(search, settings)
+    losses = confirmed.untouched_losses if confirmed is not None else ()
     machine = identity(search.facts.torch)
     plan = planning.plan(command, search, confirmed, machine, settings.steps_left)
     return Tuned(
         command=command.display,
         machine=machine,
-        baseline=_baseline(search, confirmed),
+        baseline=dataclasses.replace(search.written, losses=losses),
         best=best,
         trials=search.trials,
         confirmation=confirmed,
@@ -180,13 +183,6 @@ def _finish(
         if confirmed is None:
             notes.append("interrupted: the best result so far was not confirmed")
         return dataclasses.replace(search, interrupted=True), confirmed, best
-
-
-def _bench(command: Command, settings: TuneSettings, folder: Path) -> Bench:
-    run_folder, root = folder.absolute(), ROOT.absolute()
-    # Beside the runs, for the next tuning; if they could not be made there, with this one.
-    cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
-    return Bench(command, run_folder, seed=settings.seed, compile_cache=cache)
 
 
 def _confirm(
@@ -310,7 +306,8 @@ def _duel(
     """Windows in turn, or whole runs in turn if the program is too short for them."""
     most = max(MOST_PAIRS, settings.pairs)
     what = bench, search.kept, search.facts, settings.pairs
-    if not _too_short(search):
+    # A whole run of the program may be too short for the windows of a duel.
+    if search.run_steps is None or search.run_steps * search.step_s >= wire.SHORT_S:
         left_s = deadline - time.monotonic()
         try:
             return duel.fight(*what, left_s, on_pair, most=most, unclear=unclear, name=name)
@@ -321,13 +318,6 @@ def _duel(
     left_s = deadline - time.monotonic()
     name = f"{name}-whole"
     return duel.whole_runs(*what, left_s, on_pair, most=most, unclear=unclear_runs, name=name)
-
-
-def _too_short(search: Found) -> bool:
-    """Whether a whole run of the program is too short for the windows of a duel."""
-    if search.run_steps is None:
-        return False
-    return search.run_steps * search.step_s < wire.SHORT_S
 
 
 def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
@@ -346,12 +336,6 @@ def _crowded(search: Found) -> bool:
         return False
     known_bytes = [gpu.memory_bytes for gpu in identity().gpus if gpu.memory_bytes]
     return search.written.peak_bytes > CROWDED_SHARE * min(known_bytes, default=math.inf)
-
-
-def _baseline(search: Found, confirmed: Confirmation | None) -> Measurement:
-    """The program as written, with the losses of the confirmation if there is one."""
-    losses = confirmed.untouched_losses if confirmed is not None else ()
-    return dataclasses.replace(search.written, losses=losses)
 
 
 def _written_ms(search: Found, confirmed: Confirmation | None) -> dict[str, float | None]:

@@ -21,11 +21,12 @@ CURE_FULL = "free some space, then run it again"
 def why(outcome: Outcome | FinishedTuning) -> UserError:
     """The error that tells why the program as written gave no measurement, and what to do next."""
     tail = "".join(f"\n  | {line}" for line in log_tail(Path(outcome.log), LOG_LINES))
-    disk_error = _full_disk(Path(outcome.log).parent)
-    if disk_error is not None:
-        return UserError(
-            f"the program as written cannot be measured: {disk_error}{tail}", CURE_FULL, 1
-        )
+    # Checked first: without space, neither the program nor the agent can record the cause.
+    folder = Path(outcome.log).parent
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < FULL_BYTES:
+        full = f"the disk is full, {units.size(free_bytes)} left for {folder}"
+        return UserError(f"the program as written cannot be measured: {full}{tail}", CURE_FULL, 1)
     if not outcome.agent_seen:
         return UserError(
             "no Python process under this command loaded flatout's agent"
@@ -36,14 +37,6 @@ def why(outcome: Outcome | FinishedTuning) -> UserError:
     if outcome.process is None:
         message = _no_step(outcome)
     return UserError(message + tail, _next_step(outcome), 1)
-
-
-def _full_disk(folder: Path) -> str | None:
-    """Checked first: without space, neither the program nor the agent can record the cause."""
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes >= FULL_BYTES:
-        return None
-    return f"the disk is full, {units.size(free_bytes)} left for {folder}"
 
 
 def _next_step(outcome: Outcome | FinishedTuning) -> str:

@@ -44,14 +44,12 @@ class BackgroundCompile:
         """Whether a copy can be made and leaves the program enough cores and memory."""
         if sys.platform != "linux" or device != "cpu" or usable_cores() < 2:
             return False
-        if any(self._in_use(name) for name in ("cuda", "xpu")):
-            return False
+        for name in ("cuda", "xpu"):
+            module = getattr(torch, name, None)
+            if module is not None and module.is_initialized():
+                return False
         spare, resident = spare_memory(), resident_bytes()
         return spare is not None and resident is not None and 2 * resident < spare
-
-    def _in_use(self, name: str) -> bool:
-        module = getattr(torch, name, None)
-        return module is not None and bool(module.is_initialized())
 
     def begin(self, work: Callable[[], None]) -> None:
         """Do `work` in a copy; nothing that it changes comes back except files."""
@@ -63,7 +61,9 @@ class BackgroundCompile:
             pid = os.fork()
         if pid == 0:
             try:
-                _end_with(own_pid)
+                ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+                if os.getppid() != own_pid:
+                    os._exit(0)
                 _only_this(threads)
                 work()
             finally:
@@ -81,8 +81,11 @@ class BackgroundCompile:
 
     def end(self) -> None:
         """End the copies that still run."""
-        for pid in self._pids:
-            _kill(pid)
+        if sys.platform == "linux":
+            for pid in self._pids:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
         self._pids = []
 
     def wait(self) -> Generator[None, Tick, tuple[int, float]]:
@@ -110,23 +113,6 @@ def _ended(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:  # the program has waited for all of its children
         return True
-
-
-def _kill(pid: int) -> None:
-    if sys.platform != "linux":
-        raise RuntimeError(LINUX_ALONE)
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-def _end_with(parent: int) -> None:
-    """In the copy: do not outlive the program."""
-    if sys.platform != "linux":
-        raise RuntimeError(LINUX_ALONE)
-    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _only_this(threads: int) -> None:

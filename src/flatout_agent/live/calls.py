@@ -39,8 +39,7 @@ SAMPLES = 1024
 """Entries of a gradient by which that is seen."""
 ACCELERATORS = ("cuda", "xpu", "mps")
 DEVICES = ("cpu", *ACCELERATORS)
-
-
+EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"}
 WRITTEN = "its inputs are written to"
 
 
@@ -97,6 +96,13 @@ class RecordedCall:
     """A call of the same model on another batch."""
     fault: str | None = None
     """Why a gradient that came back could not be kept, or None if all were."""
+
+    @property
+    def second_batch(self) -> RecordedCall | None:
+        """The call on another batch, or None if there is none that can be repeated."""
+        other = self.other_batch
+        usable = other is not None and other.complete and other.model is self.model
+        return other if usable else None
 
     @property
     def used(self) -> bool:
@@ -302,8 +308,11 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
     """Why this model's calls are not repeated, or None if they may be."""
-    if world_size() > 1 and _exchanges(model):
-        return "its calls exchange tensors with other ranks"
+    if world_size() > 1:
+        kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+        divided = any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
+        if divided or kinds & EXCHANGING:  # the other ranks repeat other calls
+            return "its calls exchange tensors with other ranks"
     if any(map(is_recorded, model.modules())):
         return "the script replays this model as a CUDA graph, which writes into earlier results"
     compiled = isinstance(model, torch.jit.ScriptModule) or any(map(is_compiled, model.modules()))
@@ -312,16 +321,6 @@ def not_repeatable(model: torch.nn.Module) -> str | None:
     if compiled and _replays_cudagraphs(model):
         return "the script's compiled code replays CUDA graphs, which write into earlier results"
     return None
-
-
-EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"}
-
-
-def _exchanges(model: torch.nn.Module) -> bool:
-    """Whether each call of it exchanges tensors with other ranks, which repeat other calls."""
-    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
-    divided = any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
-    return divided or bool(kinds & EXCHANGING)
 
 
 def _replays_cudagraphs(model: torch.nn.Module) -> bool:
@@ -401,7 +400,13 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
             shown = stack.enter_context(own_hooks.watch(model, called=False))
             stack.callback(replaced(checkpoint, "CheckpointFunction", _NotReentrant))
             _as_then(recorded, stack)
-            _by_itself(model, stack)
+            for module in model.modules():
+                # It must neither add up gradients nor send the first rank's buffers: other ranks
+                # may repeat their call more often, or not at all. What is set here is put back with
+                # the model's notes.
+                if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+                    stack.enter_context(module.no_sync())
+                    module.require_forward_param_sync = False
             made = _make(recorded, shown)
             if without_dropout is not None:
                 recorded.has_dropout = bool(recorded.has_dropout) or without_dropout.met
@@ -424,18 +429,6 @@ class _NotReentrant:
         return checkpoint.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve
         )
-
-
-def _by_itself(model: torch.nn.Module, stack: ExitStack) -> None:
-    """Let DistributedDataParallel neither add up gradients nor send the first rank's buffers.
-
-    Other ranks may repeat their call more often, or not at all. What is set here is put back with
-    the model's notes.
-    """
-    for module in model.modules():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            stack.enter_context(module.no_sync())
-            module.require_forward_param_sync = False
 
 
 def _as_then(recorded: RecordedCall, stack: ExitStack) -> None:

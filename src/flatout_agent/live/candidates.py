@@ -85,21 +85,21 @@ def highest_risk(candidates: Iterable[Candidate]) -> str:
     )
 
 
+NEEDS_START = "can only be switched when the program starts"
+
+
 def promise_of(group: Iterable[Candidate]) -> float:
     """What they promise together."""
     return math.prod(candidate.promise for candidate in group)
 
 
 def candidates(
-    facts: wire.JobFacts, allowed: Collection[str], ids: Iterable[str] | None = None
+    facts: wire.JobFacts, allowed: Collection[str]
 ) -> tuple[list[Candidate], list[wire.Decided]]:
-    """(candidates to try, in order; boosts that do not apply to this job or to a running program).
-
-    ids: the boosts to consider, all by default.
-    """
+    """(candidates to try, in order; boosts that do not apply to this job or a running program)."""
     eligible: list[Candidate] = []
     declined: list[wire.Decided] = []
-    for boost_id in ids if ids is not None else names():
+    for boost_id in names():
         if boost_id not in allowed:
             continue
         variants, refusal = _variants(boost_id, load(boost_id), facts)
@@ -128,7 +128,12 @@ def _variants(
     first_refusal: Refusal | None = None
     for values in itertools.product(*boost.params.values()):
         params = dict(zip(boost.params, values, strict=True))
-        refusal = _refusal(module, facts, params)
+        environment = getattr(module, "environment", None)
+        refusal: Refusal | None = None
+        if reason := module.applies(facts, params):
+            refusal = Refusal(reason)
+        elif boost.switch is Switch.START or (environment and environment(facts, params)):
+            refusal = Refusal(NEEDS_START, "needs_start")
         promise = module.promise(facts, params) if refusal is None else 1.0
         useless = refusal is None and promise < LEAST_PROMISE
         if useless and facts.shares:
@@ -140,16 +145,3 @@ def _variants(
             variants.append(Candidate(boost_id, params, boost, promise, record, len(variants)))
         first_refusal = first_refusal or refusal
     return variants, first_refusal
-
-
-NEEDS_START = "can only be switched when the program starts"
-
-
-def _refusal(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> Refusal | None:
-    reason = module.applies(facts, params)
-    if reason:
-        return Refusal(reason)
-    environment = getattr(module, "environment", None)
-    if module.BOOST.switch is Switch.START or (environment and environment(facts, params)):
-        return Refusal(NEEDS_START, "needs_start")
-    return None

@@ -91,12 +91,12 @@ def noise(ratios: list[float]) -> Noise:
     return Noise(max(math.sqrt(variance), LEAST_NOISE), len(ratios) - 1)
 
 
-def half_width(pairs: int, deviation: float, alpha: float = ALPHA) -> float:
+def half_width(pairs: int, deviation: float) -> float:
     """Half the width of the confidence interval after this many pairs."""
-    log_alpha = math.log(alpha)
+    log_alpha = math.log(ALPHA)
     squared = (-2 * log_alpha + math.log(-2 * log_alpha) + 1) / TIGHTEST_AT
     grown = pairs * squared + 1
-    inside = 2 * grown / (pairs**2 * squared) * math.log(math.sqrt(grown) / alpha)
+    inside = 2 * grown / (pairs**2 * squared) * math.log(math.sqrt(grown) / ALPHA)
     return deviation * math.sqrt(inside)
 
 

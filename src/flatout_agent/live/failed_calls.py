@@ -45,9 +45,6 @@ class FailedCalls:
         # Outside the handler, so the program's own error does not have ours as its context, and
         # what the failed call held is free.
         torch.set_rng_state(random_state)
-        return self._as_written(model, args, kwargs, reason)
-
-    def _as_written(self, model: torch.nn.Module, args: Any, kwargs: Any, reason: str) -> Any:
         orders = [
             order
             for order, module in self.booster.orders

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -182,7 +182,6 @@ def worst(verdicts: Sequence[GuardVerdict]) -> GuardVerdict | None:
 def noise_floor(
     recorded: RecordedCall,
     written: RepeatedCall,
-    other_batch: RecordedCall | None,
     redraws: bool,
     rounds: bool = False,
     rounded_by: float = 0.0,
@@ -190,12 +189,11 @@ def noise_floor(
 ) -> NoiseFloor:
     """Measure how far the program differs from itself.
 
-    other_batch: a call on another batch. rounded_by: the rounding of factors in the call as it is
-    made now; a reordering does no less. known: a noise floor of the same program for another
-    purpose.
+    rounded_by: the rounding of factors in the call as it is made now; a reordering does no less.
+    known: a noise floor of the same program for another purpose.
     """
     if known is None:
-        known = _own_noise(recorded, written, other_batch, rounded_by)
+        known = _own_noise(recorded, written, rounded_by)
     redrawn, rounding = known.redrawn, known.rounding
     if redraws and redrawn is None and recorded.drew:
         redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
@@ -203,20 +201,6 @@ def noise_floor(
         rounding = _of_rounding(recorded, written, 0)
     return replace(
         known, redrawn=redrawn if redraws else None, rounding=rounding if rounds else None
-    )
-
-
-def _rounded_another_way(
-    recorded: RecordedCall, written: RepeatedCall, known: Rounding
-) -> Rounding:
-    """What is known of the effects of rounding, and one more way of it."""
-    other = _of_rounding(recorded, written, known.ways)
-    return Rounding(
-        max(known.gradients, other.gradients),
-        max(known.outputs, other.outputs),
-        tuple(map(max, known.by_tensor, other.by_tensor)),
-        tuple(map(max, known.rows, other.rows)),
-        known.ways + 1,
     )
 
 
@@ -232,19 +216,18 @@ def _of_rounding(recorded: RecordedCall, written: RepeatedCall, way: int) -> Rou
     )
 
 
-def _own_noise(
-    recorded: RecordedCall,
-    written: RepeatedCall,
-    other_batch: RecordedCall | None,
-    rounded_by: float,
-) -> NoiseFloor:
+def _own_noise(recorded: RecordedCall, written: RepeatedCall, rounded_by: float) -> NoiseFloor:
     """The distances that every boost is judged by: of a reordering, and of another batch."""
     unit = max(UNITS * ULP, rounded_by, _rounded_by(recorded))
     with _other_order(recorded.model, unit):
         reordered = distance(again(recorded).gradients, written.gradients)[0] / REORDERED
     noise: float | None = None
     by_tensor: tuple[float, ...] = ()
-    twin = _twin(recorded, other_batch)
+    other = recorded.second_batch
+    twin: RepeatedCall | None = None
+    if other is not None:
+        with suppress(RuntimeError):  # inputs of another shape may need what is no longer there
+            twin = again(other)
     if twin is not None and len(twin.gradients) == len(written.gradients):
         noise = distance(twin.gradients, written.gradients)[0]
         by_tensor = _by_tensor(twin, written)
@@ -254,16 +237,6 @@ def _own_noise(
 def _by_tensor(rerun: RepeatedCall, written: RepeatedCall) -> tuple[float, ...]:
     pairs = zip(rerun.gradients, written.gradients, strict=True)
     return tuple(distance([a], [b])[0] for a, b in pairs)
-
-
-def _twin(recorded: RecordedCall, other_batch: RecordedCall | None) -> RepeatedCall | None:
-    """The gradient of another batch, or None if there is none."""
-    if other_batch is None or not other_batch.complete or other_batch.model is not recorded.model:
-        return None
-    try:
-        return again(other_batch)
-    except RuntimeError:  # inputs of another shape may need what is no longer there
-        return None
 
 
 def _rounded_by(recorded: RecordedCall) -> float:
@@ -480,7 +453,14 @@ def verdict(
         judged = judge(comparison, noise_floor, risk, redraws)
         if judged.passed or not further or rounding is None or rounding.ways >= WAYS:
             return judged
-        rounding = _rounded_another_way(recorded, written, rounding)
+        other = _of_rounding(recorded, written, rounding.ways)
+        rounding = Rounding(
+            max(rounding.gradients, other.gradients),
+            max(rounding.outputs, other.outputs),
+            tuple(map(max, rounding.by_tensor, other.by_tensor)),
+            tuple(map(max, rounding.rows, other.rows)),
+            rounding.ways + 1,
+        )
         noise_floor = replace(noise_floor, rounding=rounding)
 
 
@@ -538,19 +518,18 @@ def _exact(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     error = comparison.error
     limit = REORDERED * noise_floor.reordered
     summary = f"gradient error {error:.1e}, {noise_floor.reordered:.1e} by reordering alone"
+    near = False
     if not (error <= limit and comparison.output_error <= limit):
         output_error = "" if not error <= limit else f", output error {comparison.output_error:.1e}"
         reason = f"{summary}{output_error}: more than {limit:.1e}"
         near = max(error, comparison.output_error) < NEAR * limit
-        return GuardVerdict(False, reason, error, noise_floor, near=near)
-    if abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
+    elif abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
-        return GuardVerdict(False, reason, error, noise_floor)
-    if comparison.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
-        return GuardVerdict(
-            False, f"{summary}; {comparison.worst[0]} differs more", error, noise_floor
-        )
-    return GuardVerdict(True, summary, error, noise_floor)
+    elif comparison.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
+        reason = f"{summary}; {comparison.worst[0]} differs more"
+    else:
+        return GuardVerdict(True, summary, error, noise_floor)
+    return GuardVerdict(False, reason, error, noise_floor, near=near)
 
 
 def _rounding_limit(noise_floor: NoiseFloor) -> float:
@@ -578,26 +557,23 @@ def _rest(
     comparison: Comparison, noise_floor: NoiseFloor, limit: float, summary: str
 ) -> GuardVerdict:
     """The verdict on a rounding boost by all but the size of its error."""
-    error = comparison.error
-    allowed = BIAS + _by_chance(error, comparison.entries)
-    if abs(comparison.projection - 1) > allowed:
-        reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
-        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
-    if abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
-        reason = f"{summary}; outputs {percent(comparison.outputs)} as large as they were"
-        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
+    error, common = comparison.error, None
+    near = error > 0.1 * limit
     rounded = noise_floor.rounding.outputs if noise_floor.rounding is not None else 0.0
-    if comparison.output_error > max(LEAST_OUTPUT, ROUNDED * rounded):
-        reason = f"{summary}; outputs are off by {percent(comparison.output_error)}"
-        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
-    if comparison.row > 1:
-        reason = f"{summary}; the output of one example differs far more than the others"
-        return GuardVerdict(False, reason, error, noise_floor)
-    if comparison.worst[1] > ONE_TENSOR:
-        reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
-        near = error > 0.1 * limit
-        return GuardVerdict(False, reason, error, noise_floor, near=near, common=limit)
-    return GuardVerdict(True, summary, error, noise_floor)
+    if abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
+        reason = f"gradients {percent(comparison.projection)} as long as they were"
+    elif abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
+        reason = f"outputs {percent(comparison.outputs)} as large as they were"
+    elif comparison.output_error > max(LEAST_OUTPUT, ROUNDED * rounded):
+        reason = f"outputs are off by {percent(comparison.output_error)}"
+    elif comparison.row > 1:
+        reason, near = "the output of one example differs far more than the others", False
+    elif comparison.worst[1] > ONE_TENSOR:
+        reason, common = f"{percent(comparison.worst[1])} for {comparison.worst[0]}", limit
+    else:
+        return GuardVerdict(True, summary, error, noise_floor)
+    reason = f"{summary}; {reason}"
+    return GuardVerdict(False, reason, error, noise_floor, near=near, common=common)
 
 
 def averages_out(

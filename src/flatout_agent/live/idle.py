@@ -39,7 +39,12 @@ def of_a_unit(
     that the measurement cost the run. device: the models', or None for the current one.
     """
     asleep_s = min(LONGEST_S, max(SHORTEST_S, unit_s))
-    cycles = int(asleep_s * _cycles_per_s(device))
+    _sleep(CYCLES // 100, device)  # loads the kernel
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    _sleep(CYCLES, device)
+    torch.cuda.synchronize(device)
+    cycles = int(asleep_s * (CYCLES / (time.perf_counter() - began)))
     units = min(MOST, max(FEWEST, math.ceil(LEAST_S / unit_s)))
     seconds: list[float] = []
     for asleep in (False, True):
@@ -58,15 +63,6 @@ def of_a_unit(
     lose(len(tries) * units * (longer_s - as_usual_s))
     idle_s = asleep_s - (longer_s - as_usual_s)
     return min(1.0, max(0.0, idle_s / as_usual_s))
-
-
-def _cycles_per_s(device: torch.device | None) -> float:
-    _sleep(CYCLES // 100, device)  # loads the kernel
-    torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    _sleep(CYCLES, device)
-    torch.cuda.synchronize(device)
-    return CYCLES / (time.perf_counter() - began)
 
 
 def _sleep(cycles: int, device: torch.device | None) -> None:

@@ -131,11 +131,18 @@ class Judge:
         sound = self._that_apply([c for c in self.group if beside_calls(c)])
         verdict = GuardVerdict(True, "nothing that is on acts on the model's calls", 0.0)
         self._refuse_cuts(recorded, written)
-        exact, rounding, redraw = _tiers(self.group)
+        called = [candidate for candidate in self.group if not beside_calls(candidate)]
+        redraw = [candidate for candidate in called if candidate.boost.redraws]
+        others = [candidate for candidate in called if not candidate.boost.redraws]
+        exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
+        rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
         under: list[Candidate] = []
         for tier in (exact, rounding, redraw):
             if tier is rounding and rounding:  # beside these, by their rule, more may pass
-                rounding += [c for c in exact if self._only_differs(c)]
+                for candidate in exact:
+                    known = self.refused.get(candidate.id)
+                    if known is not None and not known.failed and known.error is not None:
+                        rounding.append(candidate)
             if tier is redraw and redraw and highest_risk(sound) != "exact":
                 boosted = self._boosted(recorded, sound)
                 if isinstance(boosted, RepeatedCall):
@@ -148,11 +155,6 @@ class Judge:
         for candidate in sound:
             self.refused.pop(candidate.id, None)
         return verdict
-
-    def _only_differs(self, candidate: Candidate) -> bool:
-        """It was refused because its results differ, not because it fails."""
-        verdict = self.refused.get(candidate.id)
-        return verdict is not None and not verdict.failed and verdict.error is not None
 
     def _passing(
         self,
@@ -179,7 +181,7 @@ class Judge:
             return [], None
         # One wrong boost is the usual case, and the likeliest one is known: without it the others
         # pass at once.
-        suspect = max(group, key=self._suspicion)
+        suspect = max(group, key=lambda c: (c.id in self.refused, c.id not in self.idle, c.promise))
         others = [candidate for candidate in group if candidate is not suspect]
         passed, told = self._passing(recorded, base, others, written, under)
         if len(passed) == len(others):
@@ -188,11 +190,6 @@ class Judge:
             return passed, told
         more, of_suspect = self._passing(recorded, [*base, *passed], [suspect], written, under)
         return [*passed, *more], of_suspect or told
-
-    def _suspicion(self, candidate: Candidate) -> tuple[bool, bool, float]:
-        """How likely it is that this one makes a call differ: for comparison with others."""
-        idle = candidate.id in self.idle
-        return candidate.id in self.refused, not idle, candidate.promise
 
     def _that_apply(self, group: list[Candidate]) -> list[Candidate]:
         """The boosts that can be switched on here; the others are refused with their
@@ -214,17 +211,17 @@ class Judge:
         self.switch_off(kept)
         try:
             with suppress(headroom.OUT_OF_MEMORY):
-                wrong = [item.id for item in kept if not self._sound_alone(calls, item)]
+                wrong = [
+                    item.id
+                    for item in kept
+                    if not all(
+                        self._compared(recorded, [item], again(recorded), None).passed
+                        for recorded in calls
+                    )
+                ]
         finally:
             self.switch_on(kept)
             self.wrong = wrong or [candidate.id for candidate in kept], verdict.summary
-
-    def _sound_alone(self, calls: list[RecordedCall], candidate: Candidate) -> bool:
-        """One boost against the program as written, on calls that were made under several."""
-        return all(
-            self._compared(recorded, [candidate], again(recorded), None).passed
-            for recorded in calls
-        )
 
     # Comparing ----------------------------------------------------------------------------------
 
@@ -283,8 +280,8 @@ class Judge:
         compared: the call under the boosts `under` and under `candidates`; without dropout, if it
         drew random numbers.
         """
-        other = recorded.other_batch
-        if other is None or not other.complete or other.model is not recorded.model:
+        other = recorded.second_batch
+        if other is None:
             return verdict
         written = self._boosted(other, under, still=recorded.drew)
         boosted = self._boosted(other, candidates, still=recorded.drew)
@@ -334,8 +331,7 @@ class Judge:
             if guard.too_far(*compared, noise_floor):
                 return noise_floor
         known = self.noise_floors.known(model, purpose, steps)
-        given = recorded, written, recorded.other_batch
-        noise_floor = guard.noise_floor(*given, *purpose, known=known)
+        noise_floor = guard.noise_floor(recorded, written, *purpose, known=known)
         self.noise_floors.add(model, purpose, steps, noise_floor)
         return noise_floor
 
@@ -446,18 +442,6 @@ def _where_used(
     if not any(candidate.boost.cuts_outputs for candidate in candidates):
         return written, boosted
     return replays.where_used(recorded, written), replays.where_used(recorded, boosted)
-
-
-def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
-    """The boosts that act on calls, grouped by what they may change: nothing (exact), rounding,
-    random numbers.
-    """
-    called = [candidate for candidate in group if not beside_calls(candidate)]
-    redraw = [candidate for candidate in called if candidate.boost.redraws]
-    others = [candidate for candidate in called if not candidate.boost.redraws]
-    exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
-    rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
-    return [exact, rounding, redraw]
 
 
 def beside_calls(candidate: Candidate) -> bool:

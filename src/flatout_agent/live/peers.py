@@ -48,7 +48,12 @@ class Peers:
         keys = [f"flatout/{self._questions}/{rank}" for rank in range(self.world)]
         store.set(keys[self.rank], repr(value))
         values = [float(text) for text in _read(store, keys)]
-        self._forget(store, keys[self.rank])
+        # All ranks have read the answer before this one, or they would not be here. A question at
+        # each unit would else fill the store.
+        if self._answered:
+            with contextlib.suppress(RuntimeError):  # not every store deletes
+                store.delete_key(self._answered)
+        self._answered = keys[self.rank]
         return max(values) if how == "max" else min(values)
 
     def facts_of_first(self, facts: wire.JobFacts) -> wire.JobFacts:
@@ -74,16 +79,6 @@ class Peers:
             return text
         (told,) = _read(store, [key])
         return told
-
-    def _forget(self, store: Any, key: str) -> None:
-        """Delete the answer before this one: all ranks have read it, or they would not be here.
-
-        A question at each unit would else fill the store.
-        """
-        if self._answered:
-            with contextlib.suppress(RuntimeError):  # not every store deletes
-                store.delete_key(self._answered)
-        self._answered = key
 
 
 def _read(store: Any, keys: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -90,28 +90,25 @@ class Rechecks:
         self.looking = False
         ids = [boost for boost in self._ids if self._agree(float(boost in wrong), "max")]
         if ids:
-            self._take_out(ids, reason or "on another rank")
+            self._ids = [boost for boost in self._ids if boost not in ids]
+            first, last = self.sound_step + 1, self.job.steps
+            end = "were trained under it"
+            snapshot_step = self._snapshot.step if self._snapshot.whole else None
+            if snapshot_step is not None:
+                first = snapshot_step + 1
+                self.undone += last - snapshot_step
+                end += f", so the weights and the optimizer are those of step {snapshot_step} again"
+            why = f"{NO_LONGER}{reason or 'on another rank'}"
+            self._unsound(ids, f"{why}; the weights of steps {first} to {last} {end}")
+            if snapshot_step is not None:
+                self._snapshot.put_back()
+            self.sound_step = last
         elif self._agree(float(passed), "min"):
             self._sound()
         self._every = min(2 * self._every, FARTHEST)
         self._next = self.job.steps + self._every
         if not self._ids:
             self._end()
-
-    def _take_out(self, ids: Sequence[str], reason: str) -> None:
-        self._ids = [boost for boost in self._ids if boost not in ids]
-        first, last = self.sound_step + 1, self.job.steps
-        snapshot_step = self._snapshot.step if self._snapshot.whole else None
-        if snapshot_step is not None:
-            first = snapshot_step + 1
-            self.undone += last - snapshot_step
-        end = "were trained under it"
-        if snapshot_step is not None:
-            end += f", so the weights and the optimizer are those of step {snapshot_step} again"
-        self._unsound(ids, f"{NO_LONGER}{reason}; the weights of steps {first} to {last} {end}")
-        if snapshot_step is not None:
-            self._snapshot.put_back()
-        self.sound_step = last
 
     def _sound(self) -> None:
         """Take a snapshot if one is due: the present weights were trained soundly."""

@@ -28,7 +28,7 @@ from flatout_agent.live.decisions import LIKELY, OWN, Decisions
 from flatout_agent.live.measure import Measure
 from flatout_agent.live.state import Machinery, State, Story, Tick
 from flatout_agent.live.trials import Trials
-from flatout_agent.live.turns import NextTurn, Turns
+from flatout_agent.live.turns import Turns
 
 WARM_UNITS = 5
 WARM_MOST_S, WARM_AGAIN_S = 10.0, 1.0
@@ -104,7 +104,14 @@ class Tuning:
         self._drop_idle([kept for kept in self.state.kept if kept.boost.outside_calls])
         yield from self._look_again()
         while (turn := self.turns.best()) is not None:
-            yield from self._take(turn)
+            if not self.budget.ready(turn.cost_s, turn.compile_s):
+                yield from self.trials.train_on(1)
+            elif turn.kind == "wait":
+                yield from self.trials.train_on(max(1, turn.due - self.machinery.steps()))
+            elif turn.kind == "take out":
+                yield from self.trials.take_out(turn.group)
+            else:
+                yield from self.trials.add(turn.group)
             yield from self._look_again()
         yield from self._try_small_ones()
         yield from self._check_together()
@@ -237,16 +244,6 @@ class Tuning:
         yield from self.trials.add(group)
 
     # Refining -----------------------------------------------------------------------------------
-
-    def _take(self, turn: NextTurn) -> Story:
-        if not self.budget.ready(turn.cost_s, turn.compile_s):
-            yield from self.trials.train_on(1)
-        elif turn.kind == "wait":
-            yield from self.trials.train_on(max(1, turn.due - self.machinery.steps()))
-        elif turn.kind == "take out":
-            yield from self.trials.take_out(turn.group)
-        else:
-            yield from self.trials.add(turn.group)
 
     def _try_small_ones(self) -> Story:
         """Switch on exact boosts with small gains together: their sum may be beyond doubt."""

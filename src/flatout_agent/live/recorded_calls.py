@@ -114,7 +114,15 @@ class RecordedCalls:
         self._waiting = [recorded for recorded in self._waiting if not recorded.used]
         for recorded in finished:
             recorded.goes_on = self.job.graph_created
-        ready = [recorded for recorded in finished if self._comparable(recorded)]
+        ready = []
+        for recorded in finished:
+            reason = recorded.refusal
+            if reason == calls.WRITTEN and recorded.model not in self._written:
+                self._written.add(recorded.model)  # the next call's copies may be compared
+            elif reason is not None:
+                self.not_comparable(recorded.model, reason)
+            else:
+                ready.append(recorded)
         if self.purpose == COMPARE:
             for recorded in ready:
                 recorded.other_batch = self._other_batch.get(id(recorded.model))
@@ -192,16 +200,6 @@ class RecordedCalls:
         self._other_batch = {}
         if self.job.device != "cpu":
             getattr(torch, self.job.device).empty_cache()
-
-    def _comparable(self, recorded: RecordedCall) -> bool:
-        """Whether it can be compared now; where inputs were written to, the next call's may be."""
-        reason = recorded.refusal
-        if reason == calls.WRITTEN and recorded.model not in self._written:
-            self._written.add(recorded.model)
-            return False
-        if reason is not None:
-            self.not_comparable(recorded.model, reason)
-        return reason is None
 
 
 def some_of_each_model(calls: Sequence[RecordedCall]) -> list[RecordedCall]:

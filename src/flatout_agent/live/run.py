@@ -244,7 +244,11 @@ class LiveWatch(RunWatch):
             self.beat.flag(layout.TUNING)
         super().step()
         if self._scratch and self.job.steps <= FIRST_STEPS:
-            self._first_steps()
+            if self.job.steps == 1:  # what is written from now on is the training's
+                from flatout_agent import overlay
+
+                overlay.mark_first_step()
+            self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
         if self._capturing() or self.story is None:
             return
         if self._captured:
@@ -265,14 +269,6 @@ class LiveWatch(RunWatch):
         """Count the steps that were not told, as it was quiet."""
         if self.job.steps > self._counted_to:
             self._count(self.ended)
-
-    def _first_steps(self) -> None:
-        """In a throw-away run: what is written from now on is the training's; record each step."""
-        if self.job.steps == 1:
-            from flatout_agent import overlay
-
-            overlay.mark_first_step()
-        self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
 
     def _choose_unit(self) -> None:
         """Long steps of several micro-steps are measured by micro-step."""
@@ -341,14 +337,7 @@ class LiveWatch(RunWatch):
         self._unwatch_saving()
         self.notes.close()
         self._forget(names())
-        self._watch_less()
-        self.tell(self.summary())
-        if self.orders.stop:
-            self.end_at_once()
-        self.rechecks.begin(self.tuning.state.kept)
-
-    def _watch_less(self) -> None:
-        """Take off what only boosts need that are not on."""
+        # Take off what only boosts need that are not on.
         kept = [candidate.boost for candidate in self.tuning.state.kept]
         if not any(boost.switch is Switch.ITERATOR for boost in kept):
             self.job.handovers = None
@@ -357,6 +346,10 @@ class LiveWatch(RunWatch):
         if not (boosted or by_unit or self.job.by_hand or compile.in_use()):
             for model in [*self.job.models, *self.job.frozen]:
                 without(model, Depth.WATCH)
+        self.tell(self.summary())
+        if self.orders.stop:
+            self.end_at_once()
+        self.rechecks.begin(self.tuning.state.kept)
 
     def program_ends(self) -> None:
         self.background.end()

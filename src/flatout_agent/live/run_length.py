@@ -210,7 +210,7 @@ def _count(expression: ast.expr, frame: FrameType) -> int:
         name = _called(expression.func)
         given = expression.args
         if name in ("range", "trange"):
-            return len(range(*(_whole(argument, frame) for argument in given)))
+            return len(range(*(operator.index(_value(argument, frame)) for argument in given)))
         if name == "zip":
             return min(_count(argument, frame) for argument in given)
         if name in THROUGH and given:
@@ -249,10 +249,6 @@ OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _whole(expression: ast.expr, frame: FrameType) -> int:
-    return operator.index(_value(expression, frame))
-
-
 def _value(expression: ast.expr, frame: FrameType) -> Any:
     """The value of an expression of the program; raises Unknown where that would run its code."""
     if isinstance(expression, ast.Constant):
@@ -274,7 +270,12 @@ def _value(expression: ast.expr, frame: FrameType) -> Any:
         sides = _number(expression.left, frame), _number(expression.right, frame)
         return OPERATORS[type(expression.op)](*sides)
     elif isinstance(expression, ast.Call):
-        return _call(expression, frame)
+        name, given = _called(expression.func), expression.args
+        if name == "len" and len(given) == 1:
+            return _count(given[0], frame)
+        if name in FUNCTIONS_OF_NUMBERS and given:
+            numbers = [_number(argument, frame) for argument in given]
+            return FUNCTIONS_OF_NUMBERS[name](*numbers)
     raise Unknown
 
 
@@ -282,16 +283,6 @@ def _number(expression: ast.expr, frame: FrameType) -> float:
     value = _value(expression, frame)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    raise Unknown
-
-
-def _call(expression: ast.Call, frame: FrameType) -> Any:
-    name, given = _called(expression.func), expression.args
-    if name == "len" and len(given) == 1:
-        return _count(given[0], frame)
-    if name in FUNCTIONS_OF_NUMBERS and given:
-        numbers = [_number(argument, frame) for argument in given]
-        return FUNCTIONS_OF_NUMBERS[name](*numbers)
     raise Unknown
 
 

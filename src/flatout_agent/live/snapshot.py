@@ -42,7 +42,9 @@ class Snapshot:
             return True  # it is overwritten
         plain = (torch.Tensor, torch.nn.Parameter)
         size, spare = 0, spare_memory()
-        for tensor in [*self._model_tensors(), *self._state_tensors()]:
+        states = [values for optimizer in self.optimizers for values in optimizer.state.values()]
+        kept = [v for values in states for v in values.values() if isinstance(v, torch.Tensor)]
+        for tensor in [*self._model_tensors(), *kept]:
             if type(tensor) not in plain or tensor.layout is not torch.strided:
                 return False  # a sharded or quantized one: its copy may need other ranks
             size += tensor.numel() * tensor.element_size()
@@ -107,11 +109,6 @@ class Snapshot:
             tensors += [p for group in optimizer.param_groups for p in group["params"]]
         yield from {id(tensor): tensor for tensor in tensors}.values()
 
-    def _state_tensors(self) -> Iterator[torch.Tensor]:
-        for optimizer in self.optimizers:
-            for values in optimizer.state.values():
-                yield from (v for v in values.values() if isinstance(v, torch.Tensor))
-
     def _copied(self, values: dict[str, Any]) -> dict[str, Any]:
         return {
             name: value.detach().to("cpu", copy=True)
@@ -125,19 +122,15 @@ class Snapshot:
         copies = {parameter: values for parameter, values in pairs if parameter is not None}
         for parameter in [p for p in optimizer.state if p not in copies]:
             del optimizer.state[parameter]
-        for parameter, values in copies.items():
-            self._put_values(optimizer.state[parameter], values, parameter)
-
-    def _put_values(
-        self, state: dict[str, Any], backups: dict[str, Any], parameter: torch.Tensor
-    ) -> None:
-        for name in [name for name in state if name not in backups]:
-            del state[name]
-        for name, backup in backups.items():
-            value = state.get(name)
-            if not isinstance(backup, torch.Tensor):
-                state[name] = copy.deepcopy(backup)
-            elif isinstance(value, torch.Tensor) and value.shape == backup.shape:
-                value.copy_(backup)  # the very tensor: a recorded graph may hold it
-            else:
-                state[name] = backup.to(parameter.device, copy=True)
+        for parameter, backups in copies.items():
+            now = optimizer.state[parameter]
+            for name in [name for name in now if name not in backups]:
+                del now[name]
+            for name, backup in backups.items():
+                value = now.get(name)
+                if not isinstance(backup, torch.Tensor):
+                    now[name] = copy.deepcopy(backup)
+                elif isinstance(value, torch.Tensor) and value.shape == backup.shape:
+                    value.copy_(backup)  # the very tensor: a recorded graph may hold it
+                else:
+                    now[name] = backup.to(parameter.device, copy=True)

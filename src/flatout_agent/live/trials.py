@@ -150,7 +150,11 @@ class Trials:
         elif len(group) > 1 and most_s < math.inf and answer.verdict == "unclear":
             self.decisions.untried += group
         elif len(group) > 1:
-            first, second = _halves(group)
+            # By risk, or in the middle if all have the same.
+            first = [member for member in group if member.boost.risk is Risk.EXACT]
+            second = [member for member in group if member.boost.risk is not Risk.EXACT]
+            if not (first and second):
+                first, second = group[: len(group) // 2], group[len(group) // 2 :]
             # What is exact goes first, but promises less: it leaves time for what rounds.
             most_s = EXACT_S if promise_of(first) < promise_of(second) else math.inf
             yield from self._compare_half(first, verdict, began, answer, most_s)
@@ -281,12 +285,3 @@ class Trials:
         else:
             stays = "" if answer.verdict == "faster" else f": {STAYS}"
             self.decisions.tell(member, "kept", f"beside all others{stays}", answer, began)
-
-
-def _halves(group: list[Candidate]) -> list[list[Candidate]]:
-    """Split by risk, exact boosts first; if they have the same risk, split in the middle."""
-    exact = [candidate for candidate in group if candidate.boost.risk is Risk.EXACT]
-    others = [candidate for candidate in group if candidate.boost.risk is not Risk.EXACT]
-    if exact and others:
-        return [exact, others]
-    return [group[: len(group) // 2], group[len(group) // 2 :]]

@@ -64,7 +64,12 @@ class Turns:
         turns += self._removals(known.harmless if turns else ())
         if not turns:
             turns += [self._addition(c, AGAIN) for c, _ in known.open.values() if not c.again]
-            turns += [self._addition(candidate, AGAIN) for candidate in self._variants()]
+            # Other parameters of boosts that run, or of kept boosts if they compile.
+            kept_ids = self.state.kept_ids
+            for other in [candidate for candidate in known.untried if candidate.variant]:
+                runs = other.id in known.measured and not other.boost.compiles
+                if runs or other.id in kept_ids:
+                    turns.append(self._addition(other, AGAIN))
             turns += [self._wait_for_near(candidate, step) for candidate, step in known.near[:1]]
         possible = []
         for turn in turns:
@@ -127,31 +132,28 @@ class Turns:
         less = other.promise <= kept.promise and PROMISED * other.promise <= self.state.gain
         return instead and less
 
-    def _variants(self) -> list[Candidate]:
-        """Other parameters of boosts that run, or of kept boosts if they compile."""
-        kept_ids, measured = self.state.kept_ids, self.decisions.measured
-        others = [candidate for candidate in self.decisions.untried if candidate.variant]
-        return [
-            c for c in others if c.id in kept_ids or (c.id in measured and not c.boost.compiles)
-        ]
-
     def _removals(self, later: Collection[str]) -> list[NextTurn]:
         """Kept boosts that were not compared alone; those that matter little come together."""
-        members = [c for c in self.state.kept if c.id not in self.decisions.measured]
-        members = [c for c in members if c.id not in later and not self._stays(c)]
+        members = []
+        for c in self.state.kept:
+            # An exact one stays unmeasured if the few pairs that there is time for would not show
+            # so little harm.
+            harmless = c.boost.risk is Risk.EXACT and c.likely_harm < HARMLESS
+            known = c.id in self.decisions.measured or c.id in later
+            if not known and not (harmless and self.comparer.affords(c) < decide.FEWEST):
+                members.append(c)
         if len(self.state.kept) < 2 or not members:
             return []
         small = [c for c in members if c.likely_harm < SMALL and c.promise < 1 + 3 * SMALL]
         large = [c for c in members if c not in small]
         groups = [[c] for c in large] + ([small] if len(small) > 1 else [[c] for c in small])
-        return [self._removal(group) for group in groups if len(group) < len(self.state.kept)]
-
-    def _stays(self, candidate: Candidate) -> bool:
-        """Whether it stays unmeasured: it is exact, and the few pairs that there is time for would
-        not show so little harm.
-        """
-        small = candidate.boost.risk is Risk.EXACT and candidate.likely_harm < HARMLESS
-        return small and self.comparer.affords(candidate) < decide.FEWEST
+        pair_s, turns = self.measure.pair_s(), list[NextTurn]()
+        for group in groups:
+            if len(group) < len(self.state.kept):
+                harm = sum(candidate.likely_harm for candidate in group)
+                worth = harm / (PAIRS_ON_AVERAGE * pair_s)
+                turns.append(NextTurn("take out", group[0], worth, pair_s, 0.0, 1 + harm, group))
+        return turns
 
     def _addition(self, candidate: Candidate, part: float) -> NextTurn:
         near = any(near is candidate for near, _ in self.decisions.near)
@@ -166,12 +168,6 @@ class Turns:
         expected_s = cost_s + (pairs - 1) * self.measure.pair_s(loads)
         worth = part * replace(candidate, promise=gain).likely_gain / expected_s
         return NextTurn("add", candidate, worth, cost_s, compile_s, gain, [tried])
-
-    def _removal(self, group: list[Candidate]) -> NextTurn:
-        pair_s = self.measure.pair_s()
-        harm = sum(candidate.likely_harm for candidate in group)
-        worth = harm / (PAIRS_ON_AVERAGE * pair_s)
-        return NextTurn("take out", group[0], worth, pair_s, 0.0, 1 + harm, group)
 
     def _wait_for_near(self, candidate: Candidate, step: int) -> NextTurn:
         wait_s = self.seconds_until(step) if self.budget.throw_away else 0.0

@@ -147,20 +147,15 @@ class WeightsBefore:
     def verdict(self, apply: Apply) -> GuardVerdict | None:
         """Whether the boost's update equals the program's own, or None if nothing was updated."""
         written, boosted = self.twice(apply)
-        noise_floor = self._noise_floor(written)
-        if noise_floor is None:
-            return None
-        return guard.judge(guard.compare(written, boosted), noise_floor, "exact", False)
-
-    def _noise_floor(self, written: RepeatedCall) -> NoiseFloor | None:
-        """How far rounding the weights alone may change updates, or None if nothing was updated."""
+        # Rounding the weights alone may change the updates by so much.
         weights = math.sqrt(sum(float(w.float().square().sum()) for w in self.weights))
         update = math.sqrt(
             sum(float(u.float().square().sum()) for u in written.gradients if u is not None)
         )
         if update == 0.0:
             return None
-        return NoiseFloor(max(REORDERED, ULP / 2 * weights / update), None, None)
+        noise_floor = NoiseFloor(max(REORDERED, ULP / 2 * weights / update), None, None)
+        return guard.judge(guard.compare(written, boosted), noise_floor, "exact", False)
 
     def _boosted(self, apply: Apply) -> RepeatedCall:
         optimizer, kind = self.optimizer, type(self.optimizer)

@@ -261,7 +261,7 @@ def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         recorded = called(model)
         written = calls.again(recorded)
-        own = guard.noise_floor(recorded, written, None, False, rounds=True)
+        own = guard.noise_floor(recorded, written, False, rounds=True)
         assert torch.equal(model(*recorded.args), recorded.outputs[0]), (
             "nor does the program find them there"
         )
@@ -577,7 +577,7 @@ def test_a_later_backward_pass_still_finds_what_it_saved():
     calls.finish(before, held)
     recorded = called(model, images)
     assert_repeats(model, recorded)
-    guard.noise_floor(recorded, calls.again(recorded), None, True, True)
+    guard.noise_floor(recorded, calls.again(recorded), True, True)
     held.sum().backward()  # raises where a saved tensor has been written to
 
 
@@ -587,7 +587,7 @@ def test_weights_in_channels_last_are_put_back_bit_for_bit():
     recorded = record(model, labels_loss(y), x.to(memory_format=torch.channels_last))
     made = assert_repeats(model, recorded)
     before = everything(model)
-    own = guard.noise_floor(recorded, made, None, True, True)
+    own = guard.noise_floor(recorded, made, True, True)
     assert differences(before, everything(model)) == []
     assert own.reordered > 0
     assert own.rounding is not None

@@ -67,35 +67,28 @@ def test_length(unit_s, floor_s, units):
     assert measure.length(unit_s, floor_s) == units
 
 
-def test_the_mean_of_its_units():
-    block, taken = collect(4, [Tick(s, 32, True) for s in (0.1, 0.2, 0.15, 0.15)])
-    assert taken == 4
-    assert block.seconds == pytest.approx(0.15)
-    assert (block.units, block.disturbed) == (4, False)
-    assert block.wall_s == pytest.approx(0.6)
-
-
-def test_what_is_skipped_is_not_counted():
-    block, taken = collect(2, [*steady(3, 9.0), *steady(2)], skip=3)
-    assert taken == 5
-    assert block.seconds == pytest.approx(0.1)
-    assert block.wall_s == pytest.approx(27.2)
-
-
-def test_units_that_are_not_clean_are_left_out():
-    ticks = [*steady(1), *steady(2, 5.0, clean=False), *steady(3)]
-    block, taken = collect(4, ticks)
-    assert (taken, block.units, block.disturbed) == (6, 4, False)
-    assert block.seconds == pytest.approx(0.1)
-    assert block.wall_s == pytest.approx(10.4)
-
-
-def test_a_small_last_batch_is_left_out():
-    sizes = learnt(steady(20, size=64))
-    block, taken = collect(4, [*steady(2, size=64), *steady(1, 0.01, 7), *steady(2, size=64)],
-                           sizes=sizes)  # fmt: skip
-    assert (taken, block.units) == (5, 4)
-    assert block.seconds == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("ticks", "skip", "seen", "taken", "seconds", "wall_s"),
+    [
+        pytest.param(
+            [Tick(s, 32, True) for s in (0.1, 0.2, 0.15, 0.15)], 0, [], 4, 0.15, 0.6, id="mean"
+        ),
+        pytest.param([*steady(3, 9.0), *steady(4)], 3, [], 7, 0.1, 27.4, id="some are skipped"),
+        pytest.param(
+            [*steady(1), *steady(2, 5.0, clean=False), *steady(3)], 0, [], 6, 0.1, 10.4,
+            id="some are not clean",
+        ),
+        pytest.param(
+            [*steady(2, size=64), *steady(1, 0.01, 7), *steady(2, size=64)], 0,
+            steady(20, size=64), 5, 0.1, 0.41, id="a small last batch",
+        ),
+        pytest.param(steady(4, size=0), 0, steady(9, size=0), 4, 0.1, 0.4, id="no tensor given"),
+    ],
+)  # fmt: skip
+def test_the_units_that_count(ticks, skip, seen, taken, seconds, wall_s):
+    block, count = collect(4, ticks, skip, learnt(seen))
+    assert (count, block.units, block.disturbed) == (taken, 4, False)
+    assert (block.seconds, block.wall_s) == pytest.approx((seconds, wall_s))
 
 
 def test_sizes_that_vary_are_made_even():
@@ -111,16 +104,16 @@ def test_sizes_that_vary_are_made_even():
     assert long.wall_s == pytest.approx(1.6)
 
 
-def test_time_that_does_not_grow_with_size_is_left_as_it_is():
-    sizes = learnt(Tick(0.1, size, True) for size in [10, 20, 30, 40] * 5)
+@pytest.mark.parametrize(
+    "points",
+    [[(0.1, size) for size in [10, 20, 30, 40] * 5], [(0.1, 100), (0.2, 200), (0.3, 300)]],
+    ids=["time does not grow with size", "few points"],
+)  # fmt: skip
+def test_without_a_slope_time_is_left_as_it_is(points):
+    sizes = learnt(Tick(seconds, size, True) for seconds, size in points)
+    assert sizes.vary
     assert sizes.slope == pytest.approx(0.0)
     assert sizes.even(Tick(0.3, 10, True)) == pytest.approx(0.3)
-
-
-def test_few_points_tell_no_slope():
-    sizes = learnt(Tick(0.001 * size, size, True) for size in (100, 200, 300))
-    assert sizes.vary
-    assert sizes.slope == 0.0
 
 
 def test_sizes_forget_what_says_nothing():
@@ -129,11 +122,6 @@ def test_sizes_forget_what_says_nothing():
     assert sizes.fits(Tick(0.1, 123, True))
     sizes = learnt(steady(2 * Sizes.MOST_SEEN))
     assert sum(sizes.count.values()) == Sizes.MOST_SEEN
-
-
-def test_a_program_whose_model_gets_no_tensor_is_measured_all_the_same():
-    block, taken = collect(4, steady(4, size=0), sizes=learnt(steady(9, size=0)))
-    assert (taken, block.units) == (4, 4)
 
 
 @pytest.mark.parametrize(

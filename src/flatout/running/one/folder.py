@@ -22,6 +22,14 @@ def fresh(verb: str, under: Path | None = None) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"flatout-{verb}-"))
 
 
+def compile_cache(run_folder: Path) -> Path:
+    """Where a run's compiled code stays: beside the runs, for the next one; if they could not be
+    made there, with this one.
+    """
+    root = ROOT.absolute()
+    return (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
+
+
 def _fresh_in(root: Path, verb: str) -> Path:
     runs = root / "runs"
     runs.mkdir(parents=True, exist_ok=True)
