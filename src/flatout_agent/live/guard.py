@@ -148,6 +148,8 @@ class GuardVerdict:
     """Only the size of the error failed, near the limit: worth another look some steps later."""
     failed: bool = False
     """It raised an error, which the reason gives."""
+    by_draws: bool = False
+    """It failed beside what other random numbers do."""
     common: float | None = None
     """Only the size of the error failed, in all or for some parameters, and it may average out: the
     largest error that two batches may have in common."""
@@ -508,9 +510,8 @@ def _redrawn(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
         f" {percent(noise_floor.redrawn / noise)} between two runs as written"
     )
     if not error <= limit:
-        return GuardVerdict(
-            False, f"{summary}: more than {percent(limit / noise)}", error, noise_floor
-        )
+        reason = f"{summary}: more than {percent(limit / noise)}"
+        return GuardVerdict(False, reason, error, noise_floor, by_draws=True)
     return GuardVerdict(True, summary, error, noise_floor)
 
 

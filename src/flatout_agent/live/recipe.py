@@ -310,8 +310,9 @@ class Tuning:
             state.verdict = verdict
             if verdict.passed or verdict.error is None:
                 return
+            draws = [c for c in state.kept if c.boost.redraws] if verdict.by_draws else []
             risky = [member for member in state.kept if member.boost.risk is not Risk.EXACT]
-            candidate = (risky or state.kept)[-1]
+            candidate = (draws or risky or state.kept)[-1]
             state.drop(candidate, None)
             reason = f"together with the others: {verdict.summary}"
             self.decisions.tell(candidate, "dropped", reason)

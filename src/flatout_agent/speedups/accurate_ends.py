@@ -53,14 +53,15 @@ class AccurateFunction:
             with torch._C._ExcludeDispatchKeyGuard(without):
                 return original(tensor.float() if rounded else tensor, *args, **kwargs)
 
-        self._library = torch.library.Library("aten", "IMPL")
-        self._library.impl(self._name, accurate, self._key)
+        # torch's own functions that say no types:
+        self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        self._library.impl(self._name, accurate, self._key)  # type: ignore[no-untyped-call]
 
     def let_go(self) -> None:
         """Remove a holder."""
         self._holders -= 1
         if not self._holders and self._library is not None:
-            self._library._destroy()
+            self._library._destroy()  # type: ignore[no-untyped-call]
             self._library = None
 
 

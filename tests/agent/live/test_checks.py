@@ -470,6 +470,35 @@ def test_all_that_is_kept_together(program):
     assert list(run.booster.applied) == ["one", "other"], "both are on as they were"
 
 
+class Fitting(nn.Module):
+    """A net of few units, whose dropout moves the outputs of many examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(F.dropout(self.first(x), 0.5, self.training))
+
+
+def test_masks_that_the_loss_saw_are_not_what_others_are_compared_with(program):
+    """Under dropout the loss's gradient fits the call that it came from, and no other."""
+    run = program(
+        Fitting(),
+        lambda: (torch.randn(1024, 16), None),
+        **{"fast-dropout": load_real("fast-dropout")},
+    )
+
+    def step():
+        run.backward(run.model(run.data()[0]).square().mean())
+        run.update()
+
+    run.keep("fast-dropout")
+    for _ in range(3):
+        verdict = run.ask(run.checks.check_together(run.kept), step)
+        assert verdict.passed, verdict.reason
+
+
 def test_a_check_ends_when_all_ranks_have_their_answer(program):
     """Another rank has its answer after five units, and refuses by an old measurement."""
     run, asked = program(right=planted(times(1.0))), []

@@ -76,6 +76,17 @@ def test_what_adds_up_to_too_much_loses_its_last_rounding_part() -> None:
     assert tuning.state.gain == pytest.approx(1.3, rel=0.1), "it no longer counts"
 
 
+def test_what_draws_goes_first_where_the_draws_differ_and_what_changes_no_call_stays() -> None:
+    together = GuardVerdict(False, "more than between two runs as written", 0.9, by_draws=True)
+    program = Program({}, together=together)
+    names = "fast-dropout", "bf16-autocast", "gc-pause"
+    tuning = under_way(program, [candidate(name, 1.1) for name in names], 1.3)
+    for _ in tuning._check_together():
+        pass
+    dropped = [row.id for row in program.told]
+    assert dropped == ["fast-dropout", "bf16-autocast"], "its verdict stays while something rounds"
+
+
 def test_how_fast_the_rest_is_is_known_where_no_time_is_left_to_compare() -> None:
     together = GuardVerdict(False, "gradient error 75 % of batch noise", 0.9)
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.3}, together=together)
