@@ -164,10 +164,35 @@ def observations(text: str, machine: Machine | None) -> tuple[Wording, ...]:
     if figures is None:
         return ()
     said = _decided(figures)
-    shown = _shown(figures)
+    parts = {
+        Wording("asked for", "请求"): figures.wanted,
+        Wording("GPU", "GPU"): figures.total,
+        Wording("free", "空闲"): figures.free,
+        Wording("allocated", "已分配"): figures.allocated,
+        Wording("reserved and unused", "已保留未使用"): figures.idle,
+        Wording("other processes", "其他进程"): figures.others_at_least,
+    }
+    known = [(name, units.size(value)) for name, value in parts.items() if value is not None]
+    english = ", ".join(f"{name.en} {value}" for name, value in known)
+    shown = Wording(english, "，".join(f"{name.zh} {value}" for name, value in known))
     begin = Wording(BY_FIGURES.en.format(figures=shown.en), BY_FIGURES.zh.format(figures=shown.zh))
     decided = Wording(begin.en + said.en, begin.zh + said.zh)
-    return (decided, *_missing(figures), *_busy(machine))
+    return (decided, *_beside(figures, machine))
+
+
+def _beside(figures: MemoryFigures, machine: Machine | None) -> Iterator[Wording]:
+    """Which figures are missing, and which GPUs of this machine are in use."""
+    facts = {"others": figures.others_at_least, "unused": figures.idle, "total": figures.total}
+    names = [NAMES[name] for name, value in facts.items() if value is None]
+    if names:
+        yield Wording(
+            MISSING.en.format(names=" and ".join(name.en for name in names), how=HOW.en),
+            MISSING.zh.format(names="、".join(name.zh for name in names), how=HOW.zh),
+        )
+    for gpu in (machine.gpus or ()) if machine is not None else ():
+        if gpu.processes:
+            pids = ", ".join(str(process.pid) for process in gpu.processes)
+            yield _filled(BUSY, index=gpu.index, pids=pids)
 
 
 def _decided(figures: MemoryFigures) -> Wording:
@@ -181,37 +206,6 @@ def _decided(figures: MemoryFigures) -> Wording:
         share = (figures.allocated or 0.0) / (figures.allowed or figures.total or 1.0)
         return _filled(TOO_BIG, share=f"{share:.0%}")
     return UNDECIDED
-
-
-def _shown(figures: MemoryFigures) -> Wording:
-    parts = {
-        Wording("asked for", "请求"): figures.wanted,
-        Wording("GPU", "GPU"): figures.total,
-        Wording("free", "空闲"): figures.free,
-        Wording("allocated", "已分配"): figures.allocated,
-        Wording("reserved and unused", "已保留未使用"): figures.idle,
-        Wording("other processes", "其他进程"): figures.others_at_least,
-    }
-    known = [(name, units.size(value)) for name, value in parts.items() if value is not None]
-    english = ", ".join(f"{name.en} {value}" for name, value in known)
-    return Wording(english, "，".join(f"{name.zh} {value}" for name, value in known))
-
-
-def _missing(figures: MemoryFigures) -> Iterator[Wording]:
-    facts = {"others": figures.others_at_least, "unused": figures.idle, "total": figures.total}
-    names = [NAMES[name] for name, value in facts.items() if value is None]
-    if names:
-        yield Wording(
-            MISSING.en.format(names=" and ".join(name.en for name in names), how=HOW.en),
-            MISSING.zh.format(names="、".join(name.zh for name in names), how=HOW.zh),
-        )
-
-
-def _busy(machine: Machine | None) -> Iterator[Wording]:
-    for gpu in (machine.gpus or ()) if machine is not None else ():
-        if gpu.processes:
-            pids = ", ".join(str(process.pid) for process in gpu.processes)
-            yield _filled(BUSY, index=gpu.index, pids=pids)
 
 
 def _gib(value: float | None) -> str:

@@ -95,7 +95,7 @@ class CrashRecord:
     @property
     def grows(self) -> bool:
         """Whether memory in use kept growing."""
-        readings = _readings(self.history)
+        readings = self.history.memory_bytes if self.history is not None else ()
         if len(readings) < READINGS:
             return False
         late = readings[len(readings) // 4 :]
@@ -123,32 +123,33 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
     if scene is None:
         return
     if scene.misfit is not None:
-        yield _misfit(scene.misfit, scene)
+        tensors = (tensor for frame in scene.frames for tensor in frame.tensors)
+        shape = next((shown(seen) for seen in tensors if seen.name == scene.misfit.name), "")
+        yield _filled(
+            MISFITS[scene.misfit.kind],
+            value=f"{scene.misfit.value:g}",
+            position=", ".join(map(str, scene.misfit.position)) or "0",
+            name=scene.misfit.name,
+            shape=shape,
+            limit=f"{scene.misfit.limit:g}",
+            last=f"{scene.misfit.limit - 1:g}",
+            count=scene.misfit.count,
+            values=scene.misfit.values,
+        )
         yield from _place(scene.misfit, record)
     else:
         yield from _of_sample(record)
-        yield from _tensors(scene)
+        own = [frame for frame in scene.frames if frame.own][:1]
+        inner = [frame for frame in scene.frames if not frame.own][:1]
+        for frame in (*inner, *own)[:FRAMES]:
+            named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
+            function = f"{frame.module}.{frame.function}" if frame.module else frame.function
+            yield _filled(TENSORS, function=function, where=_short(frame.where), tensors=named)
 
 
 def _of_sample(record: CrashRecord) -> Iterator[Wording]:
     if record.scene is not None and record.scene.sample is not None:
         yield _filled(LOADING, sample=record.scene.sample)
-
-
-def _misfit(misfit: wire.Misfit, scene: wire.CrashScene) -> Wording:
-    tensors = (tensor for frame in scene.frames for tensor in frame.tensors)
-    shape = next((shown(seen) for seen in tensors if seen.name == misfit.name), "")
-    return _filled(
-        MISFITS[misfit.kind],
-        value=f"{misfit.value:g}",
-        position=", ".join(map(str, misfit.position)) or "0",
-        name=misfit.name,
-        shape=shape,
-        limit=f"{misfit.limit:g}",
-        last=f"{misfit.limit - 1:g}",
-        count=misfit.count,
-        values=misfit.values,
-    )
 
 
 def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
@@ -162,15 +163,6 @@ def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
         yield _filled(OF_SAMPLE, sample=sample, batch=history.batch)
     else:
         yield _filled(OF_BATCH, batch=history.batch, steps=record.steps)
-
-
-def _tensors(scene: wire.CrashScene) -> Iterator[Wording]:
-    own = [frame for frame in scene.frames if frame.own][:1]
-    inner = [frame for frame in scene.frames if not frame.own][:1]
-    for frame in (*inner, *own)[:FRAMES]:
-        named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
-        function = f"{frame.module}.{frame.function}" if frame.module else frame.function
-        yield _filled(TENSORS, function=function, where=_short(frame.where), tensors=named)
 
 
 def shown(tensor: wire.TensorSeen) -> str:
@@ -191,8 +183,14 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
         return
     if record.long_batch:
         last, most = history.batch_elements or 0, history.most_elements or 1
-        yield _filled(LONG_BATCH, last=last, most=most, times=_times(last / most))
-    readings = _readings(history)
+        ratio = last / most
+        yield _filled(
+            LONG_BATCH,
+            last=last,
+            most=most,
+            times=f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}",
+        )
+    readings = history.memory_bytes
     if not readings:
         yield AT_FIRST
     elif len(readings) >= READINGS:
@@ -207,14 +205,6 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
             to_step=last,
             rate=f"{rate:.3g}",
         )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
-def _readings(history: wire.HistorySeen | None) -> tuple[int, ...]:
-    return history.memory_bytes if history is not None else ()
 
 
 def _short(where: str) -> str:
