@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -53,16 +52,6 @@ def command(
 
     Exit code: 0 if all results are as expected, 1 if one is too low or --expect fails.
     """
-    return _report(_measured(quick, only or (), device or (), expect, python), as_json)
-
-
-def _measured(
-    quick: bool,
-    only: Sequence[str],
-    device: Sequence[str],
-    expect: str | None,
-    python: str | None,
-) -> Benched:
     from flatout.benching import benching
     from flatout.benching.ceiling_run import CeilingOrders
     from flatout.diagnosing import expectation
@@ -74,9 +63,9 @@ def _measured(
         expectation.check_known(expect)
     executable = chosen_python(python)
     with BenchView() as view:
-        orders = CeilingOrders(quick, tuple(only), tuple(device))
+        orders = CeilingOrders(quick, tuple(only or ()), tuple(device or ()))
         benched, machine = benching.bench(executable, orders, view, expect)
-    return expectation.judged(benched, diagnose_benched(benched, machine))
+    return _report(expectation.judged(benched, diagnose_benched(benched, machine)), as_json)
 
 
 def _report(benched: Benched, as_json: bool) -> int:

@@ -68,14 +68,10 @@ def _profile(path: Path) -> Profiled:
     if path.is_dir() and (path / "profile.json").exists():
         path = path / "profile.json"
     if recognising.holds_trace(path):
-        return _analysed(path)
+        from flatout.diagnosing.diagnose import diagnose_profile
+        from flatout.profiling import recording
+
+        recorded = recording.from_traces([path])
+        findings = diagnose_profile(recorded.profile)
+        return Profiled(recorded.profile, findings, recorded.notes)
     return document.load(path)
-
-
-def _analysed(path: Path) -> Profiled:
-    from flatout.diagnosing.diagnose import diagnose_profile
-    from flatout.profiling import recording
-
-    recorded = recording.from_traces([path])
-    findings = diagnose_profile(recorded.profile)
-    return Profiled(recorded.profile, findings, recorded.notes)

@@ -103,16 +103,9 @@ def command(
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
-    return _answer(ctx.args, ctx.params)
-
-
-def _answer(words: list[str], options: dict[str, Any]) -> int:
-    """Returns the exit code. options: those of `command`, by their names there."""
-    python, capture = options["python"], options["capture"]
-    settings = _settings(options)
-    as_json = options["as_json"]
-    request = {"weights": options["weights"], "model": options["model"], "beside": as_json}
-    return _report(_exported(words, capture, settings, python, request), as_json)
+    settings = _settings(ctx.params)
+    request = {"weights": weights, "model": model, "beside": as_json}
+    return _report(_exported(ctx.args, capture, settings, python, request), as_json)
 
 
 def _settings(options: dict[str, Any]) -> ExportSettings:
@@ -145,7 +138,8 @@ def _exported(
     request: dict[str, Any],
 ) -> ExportResult:
     """Capture if requested, then export."""
-    from flatout.exporting import artefact, candidates, export
+    from flatout.exporting import artefact, candidates, capturing, export
+    from flatout.nouns.captured import CaptureRequest
     from flatout.reporting import terminal
     from flatout.reporting.export import ExportView
 
@@ -157,19 +151,11 @@ def _exported(
         raise UserError("--capture runs no script", f"flatout export --capture {capture}")
     if capture is None:
         terminal.say("running the script to capture its model and inputs")
-        capture = _captured(words, python, request)
+        resolved = user_command("export", words, python)
+        capture = capturing.capture(resolved, CaptureRequest(**request), warn).folder
     warn_of_others()
     with ExportView() as view:
         return export.run(capture, settings, view.step)
-
-
-def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:
-    """The capture folder of a script that runs now; request: what to capture."""
-    from flatout.exporting import capturing
-    from flatout.nouns.captured import CaptureRequest
-
-    resolved = user_command("export", words, python)
-    return capturing.capture(resolved, CaptureRequest(**request), warn).folder
 
 
 def _report(result: ExportResult, as_json: bool) -> int:

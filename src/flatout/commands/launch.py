@@ -15,7 +15,7 @@ from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, progr
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
-    from flatout.nouns.launched import JobState, LaunchRequest, PreparedLaunch, SubmittedJob
+    from flatout.nouns.launched import LaunchRequest, PreparedLaunch, SubmittedJob
 
 PLACE = ("Speed up", 6)
 CONTEXT = SCRIPT_CONTEXT
@@ -144,17 +144,11 @@ def command(
 
     Exit code: that of the job; 2 for wrong usage.
     """
-    return _answer(ctx.args, ctx.params)
-
-
-def _answer(words: list[str], options: dict[str, Any]) -> int:
-    """Returns the exit code. options: those of `command`, by their names there."""
-    as_json = options["as_json"]
-    if options["listing"]:
+    if listing:
         return _listed(as_json)
-    if options["follow"] or options["cancel"]:
-        return _existing(options["follow"], options["cancel"], as_json)
-    return _launched(_request(words, options), options)
+    if follow or cancel:
+        return _existing(follow, cancel, as_json)
+    return _launched(_request(ctx.args, ctx.params), ctx.params)
 
 
 def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
@@ -172,7 +166,12 @@ def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
             report.files(prepared)
         return 0
     if not options["yes"]:
-        _agreed()
+        if not sys.stdin or not sys.stdin.isatty():
+            raise UserError("there is no terminal to ask on", "agree beforehand: --yes")
+        sys.stderr.write("submit? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UserError("nothing was submitted", exit_code=1)
     job = launch.submit(prepared)
     report.submitted(job, title)
     if options["no_follow"]:
@@ -287,16 +286,6 @@ def _lock() -> str:
     return ""
 
 
-def _agreed() -> None:
-    """Ask for consent. Raises UserError if nobody can answer or the answer is no."""
-    if not sys.stdin or not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask on", "agree beforehand: --yes")
-    sys.stderr.write("submit? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was submitted", exit_code=1)
-
-
 def _existing(follow: str, cancel: str, as_json: bool) -> int:
     """Follow or end an earlier job."""
     from flatout.launching import engines, folders
@@ -351,11 +340,6 @@ def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None)
             report.failed(failure, job, languages.chosen(None))
     if as_json:
         _print(report.launch_document(prepared, job, now, failure))
-    return _exit_code(now)
-
-
-def _exit_code(now: JobState | None) -> int:
-    """The job's own exit code if the engine knows it, else one for how it ended."""
     if now is None or now.state == "ended":
         return 0
     return now.returncode if now.returncode and 0 < now.returncode < 256 else 1

@@ -94,8 +94,16 @@ def command(
       flatout monitor node1 node2
       flatout monitor --replay .flatout/runs/20261124T091500Z-run
     """
-    source = _Source(_named(hosts, slurm), remote, every, replay, speed)
-    _check(follow and not as_json, port is not None and not web)
+    names = tuple(hosts or ())
+    if slurm is not None:
+        from flatout.watching.nodes import slurm_hosts
+
+        names += tuple(slurm_hosts(slurm))
+    source = _Source(names, remote, every, replay, speed)
+    if follow and not as_json:
+        raise UserError("--follow goes with --json", "flatout monitor --json --follow")
+    if port is not None and not web:
+        raise UserError("--port goes with --web", "flatout monitor --web")
     if once or (as_json and not follow):
         return _one(source, as_json)
     page = (port or 0) if web else None
@@ -105,14 +113,6 @@ def command(
 
     with serving(prometheus) as exposition:
         return _shown(source, exposition, as_json, page)
-
-
-def _check(lone_follow: bool, lone_port: bool) -> None:
-    """Refuse options that have no meaning without another."""
-    if lone_follow:
-        raise UserError("--follow goes with --json", "flatout monitor --json --follow")
-    if lone_port:
-        raise UserError("--port goes with --web", "flatout monitor --web")
 
 
 def _shown(source: _Source, exposition: Exposition | None, as_json: bool, port: int | None) -> int:
@@ -126,18 +126,19 @@ def _shown(source: _Source, exposition: Exposition | None, as_json: bool, port: 
     if exposition is not None:
         frames = _told(frames, exposition)
     if as_json:
-        return _documents(frames)
+        from flatout.nouns import frame_json
+
+        for frame in frames:
+            try:
+                sys.stdout.write(json.dumps(frame_json.dump(frame)) + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                break
+        return 0
     if port is not None:
         return _page(frames, port)
     return _screen(frames, source, told=exposition is not None)
-
-
-def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
-    if slurm is None:
-        return tuple(hosts or ())
-    from flatout.watching.nodes import slurm_hosts
-
-    return (*(hosts or ()), *slurm_hosts(slurm))
 
 
 def _frames(
@@ -194,20 +195,6 @@ def _told(frames: Iterator[Frame], exposition: Exposition) -> Iterator[Frame]:
     for frame in frames:
         exposition.tell(frame)
         yield frame
-
-
-def _documents(frames: Iterator[Frame]) -> int:
-    """One document a line until the reader is gone."""
-    from flatout.nouns import frame_json
-
-    for frame in frames:
-        try:
-            sys.stdout.write(json.dumps(frame_json.dump(frame)) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            break
-    return 0
 
 
 def _page(frames: Iterator[Frame], port: int) -> int:

@@ -67,7 +67,11 @@ def command(
     from flatout.tuning import candidates, plan_file, tune
 
     resolved = user_command("tune", ctx.args, python)
-    _check_place(plan)
+    # Say that the plan cannot be written before the search, not after it.
+    if plan.is_dir():
+        raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
+    if not plan.absolute().parent.is_dir():
+        raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
     choice = candidates.Allowance(exact, tuple(only or ()), tuple(skip or ()))
     settings = tune.TuneSettings(duration("--budget", budget), steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
@@ -78,14 +82,6 @@ def command(
         written = plan_file.write_or_keep(tuned.plan, plan, run_folder, warn)
         tuned = dataclasses.replace(tuned, plan_path=str(written))
     return _report(tuned, run_folder / "report.html", why, as_json)
-
-
-def _check_place(plan: Path) -> None:
-    """Raise UserError if the plan cannot be written: before the search, not after it."""
-    if plan.is_dir():
-        raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
-    if not plan.absolute().parent.is_dir():
-        raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
 
 
 def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import functools
 import multiprocessing
 import os
 import shutil
@@ -170,7 +169,9 @@ class RunHere:
         self._plan, self._path = plan_file.read(path, warn) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
         cell = cells.output()
-        self._shown = cell or report.LiveLines(quiet=_is_another_rank())
+        # Of several processes that train together, the first one says it all.
+        another_rank = os.environ.get("RANK", "0") not in ("", "0")
+        self._shown = cell or report.LiveLines(quiet=another_rank)
         live_orders = None
         if asked.plan is None:
             say = terminal.say if cell is None else cell.say
@@ -196,7 +197,11 @@ class RunHere:
     def _warn_of_start(self) -> None:
         """Say once which variables its boosts would need, and what differs from the plan."""
         with harmless("the plan was not compared with this machine"):
-            warn_once = functools.partial(_once, warn)
+
+            def warn_once(line: str) -> None:
+                for new in _new([line]):
+                    warn(new)
+
             needed = plan_use.variables(self._plan, self._boosts, self._command, warn_once)
             for name, value in needed.items():
                 if os.environ.get(name) != value:
@@ -262,16 +267,6 @@ class RunHere:
         for boost, lines in waiting.items():
             yield f"{boost} was not tried: only the start of a program can set it; to add it:"
             yield from (f"  {line}" for line in lines.splitlines())
-
-
-def _is_another_rank() -> bool:
-    """One of several processes that train together, and not the first: that one says it all."""
-    return os.environ.get("RANK", "0") not in ("", "0")
-
-
-def _once(tell: Callable[[str], None], line: str) -> None:
-    for new in _new([line]):
-        tell(new)
 
 
 def _new(lines: Iterable[str]) -> Iterator[str]:

@@ -143,7 +143,10 @@ def failed(
 
 def listing(rows: Iterable[tuple[SubmittedJob, JobState]]) -> None:
     """The jobs that were launched from here."""
-    table = [("job", "name", "engine", "nodes", "state"), *(_row(*item) for item in rows)]
+    table = [("job", "name", "engine", "nodes", "state")]
+    for job, now in rows:
+        state = plain.one_line(state_words(now))
+        table.append((job.id, job.name, job.engine, str(job.nodes), state))
     widths = [max(len(row[column]) for row in table) for column in range(4)]
     for row in table:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
@@ -171,26 +174,19 @@ def launch_document(
             "warnings": list(prepared.warnings),
             "notes": list(prepared.notes),
         }
+    first: dict[str, Any] | None = None
+    if failure is not None:
+        answer = failure.explained
+        signature = answer.matches[0].id if answer is not None and answer.matches else None
+        first = {"source": failure.source, "error": failure.error, "signature": signature}
+        first["log"] = list(failure.tail)
     return document | {
         "job": dataclasses.asdict(job) if job is not None else None,
         "state": now.state if now is not None else None,
         "detail": now.detail if now is not None else "",
         "returncode": now.returncode if now is not None else None,
-        "failure": _failure(failure),
+        "failure": first,
     }
-
-
-def _failure(failure: FirstFailure | None) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    answer = failure.explained
-    signature = answer.matches[0].id if answer is not None and answer.matches else None
-    tail = list(failure.tail)
-    return {"source": failure.source, "error": failure.error, "signature": signature, "log": tail}
-
-
-def _row(job: SubmittedJob, now: JobState) -> tuple[str, ...]:
-    return job.id, job.name, job.engine, str(job.nodes), plain.one_line(state_words(now))
 
 
 def _below_here(folder: str) -> str:

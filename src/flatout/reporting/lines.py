@@ -42,7 +42,8 @@ def _above_diff(ejected: Ejected) -> list[str]:
     """What `patch` and `git apply` pass over: what is changed, and templates for the rest."""
     total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
     lines = [f"# {ejected.plan} as changes of {ejected.script}{total_gain}"]
-    lines += [f"#   {_named(boost)}: {boost.title}" for boost in _changes(ejected)]
+    changes = [boost for boost in ejected.boosts if not boost.template_because]
+    lines += [f"#   {_named(boost)}: {boost.title}" for boost in changes]
     lines += [f"# {ejected.note}"] if ejected.note else []
     lines += [f"# The changed script was {ejected.tried or 'not run'}."]
     lines += [f"# Apply them: flatout eject | patch {ejected.script}"]
@@ -51,10 +52,6 @@ def _above_diff(ejected: Ejected) -> list[str]:
             lines += ["#", f"# Left to you, {_named(boost)}: {boost.title}"]
             lines += [f"# ({boost.template_because})", *(f"#   {line}" for line in boost.lines)]
     return [*lines, ""]
-
-
-def _changes(ejected: Ejected) -> list[EjectedBoost]:
-    return [boost for boost in ejected.boosts if not boost.template_because]
 
 
 def _named(boost: EjectedBoost) -> str:

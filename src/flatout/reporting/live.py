@@ -61,7 +61,8 @@ def decision_words(trial: Trial) -> str:
     name = "the recipe" if trial.tried is None else plain.named(trial.tried, trial.params)
     figures = []
     if trial.gain is not None:
-        figures.append(units.ratio(trial.gain) + _interval(trial))
+        interval = "" if trial.interval is None else f" [{units.ratios(trial.interval)}]"
+        figures.append(units.ratio(trial.gain) + interval)
     if trial.pairs:
         figures.append(units.count(trial.pairs, "pair"))
     if trial.wall_s:
@@ -136,10 +137,6 @@ def saved(tuned: Tuned) -> str:
     if tuned.saved_s > 0:
         return f"this run took about {time} less"
     return f"finding that cost about {time} more than this run has gained"
-
-
-def _interval(trial: Trial) -> str:
-    return "" if trial.interval is None else f" [{units.ratios(trial.interval)}]"
 
 
 def _print(line: str, style: str, console: Console | None) -> None:

@@ -131,17 +131,13 @@ class FollowedJob:
         history.pid = self.entry.program_pid or self.entry.pid
         history.ranks = [rank.steps.history for rank in self.ranks]
         history.pids = frozenset().union(*(rank.pids for rank in self.ranks))
-        self._learn_of_headers()
-        history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
-
-    def _learn_of_headers(self) -> None:
-        """Take what the rings' headers say about the program."""
         headers = [rank.ring.header for rank in self.ranks]
         alone = any(header.loader_workers == 0 for header in headers)
         planned = LOADER_BOOST in self.entry.boosts
         self.history.wait_boost = LOADER_BOOST if alone and not planned else None
         saves = max((header.largest_save_bytes for header in headers), default=0)
         self.history.largest_save_bytes = saves or None
+        history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
 
     def settle(self) -> None:
         """Take the last steps of the ended job; its processes are gone."""
