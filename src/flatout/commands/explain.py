@@ -98,19 +98,17 @@ def _page(name: str, language: str) -> Page | str | None:
     from flatout.diagnosing import pages
     from flatout.watching import pages as alert_pages
 
-    page = pages.find(name) or alert_pages.find(name) or _by_id(name)
-    return page or (pages.of_signature(name, language) if CODE.fullmatch(name) else None)
-
-
-def _by_id(name: str) -> str | None:
-    """The pages of the boost, backend and engine with that id, or None if there are none."""
+    if page := pages.find(name) or alert_pages.find(name):
+        return page
     from flatout.knowledge import backends, boosts
     from flatout.launching import engines
 
     word = name.strip().lower().replace("_", "-")
     found = [room.get(word).page for room in (boosts, backends) if word in room.ids()]
     found += [engines.page(word)] if word in engines.names() else []
-    return "\n".join(found) or None
+    if found:
+        return "\n".join(found)
+    return pages.of_signature(name, language) if CODE.fullmatch(name) else None
 
 
 def _sources(words: Sequence[str]) -> Iterator[Source]:

@@ -103,9 +103,17 @@ def command(
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
+    from flatout.reporting import export as report
+
     settings = _settings(ctx.params)
     request = {"weights": weights, "model": model, "beside": as_json}
-    return _report(_exported(ctx.args, capture, settings, python, request), as_json)
+    result = _exported(ctx.args, capture, settings, python, request)
+    if as_json:
+        json.dump(report.export_document(result), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        report.show_export(result)
+    return 0 if result.chosen is not None else 1
 
 
 def _settings(options: dict[str, Any]) -> ExportSettings:
@@ -156,15 +164,3 @@ def _exported(
     warn_of_others()
     with ExportView() as view:
         return export.run(capture, settings, view.step)
-
-
-def _report(result: ExportResult, as_json: bool) -> int:
-    """Print the answer; 1 if nothing was kept."""
-    from flatout.reporting.export import export_document, show_export
-
-    if as_json:
-        json.dump(export_document(result), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        show_export(result)
-    return 0 if result.chosen is not None else 1

@@ -196,13 +196,21 @@ def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
     rest, module = program("launch", words)
     argv = rest if module is None else ("-m", module, *rest)
     limit, gpus = options["time"], options["gpus"]
+    nodes = options["nodes"]
+    hosts = tuple(host.strip() for host in options["hosts"].split(",") if host.strip())
+    if hosts and nodes not in (1, len(hosts)):
+        raise UserError(f"--nodes is {nodes}, but --hosts names {len(hosts)}", "leave --nodes out")
+    if gpus is not None and gpus != "all":
+        if not gpus.isdecimal() or not int(gpus):
+            raise UserError(f"--gpus {gpus!r} is neither all nor a number of GPUs", "--gpus all")
+        gpus = int(gpus)
     return LaunchRequest(
         engine=options["engine"],
         argv=argv,
         name=options["name"] or folders.default_name(argv),
         folder=Path.cwd(),
-        nodes=_nodes(options["nodes"], options["hosts"]),
-        gpus=_gpus(gpus) if gpus is not None else None,
+        nodes=len(hosts) or nodes,
+        gpus=gpus,
         ranks=options["ranks"],
         time_s=duration("--time", limit) if limit is not None else None,
         variables=_variables(options["env"] or ()),
@@ -213,31 +221,10 @@ def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
         partition=options["partition"],
         account=options["account"],
         queue=options["queue"],
-        hosts=_hosts(options["hosts"]),
+        hosts=hosts,
         python=options["python"],
         options=tuple(_pair("--set", text) for text in options["setting"] or ()),
     )
-
-
-def _nodes(nodes: int, hosts: str) -> int:
-    """The number of nodes: one for each host if hosts are named."""
-    named = len(_hosts(hosts))
-    if named and nodes not in (1, named):
-        raise UserError(f"--nodes is {nodes}, but --hosts names {named}", "leave --nodes out")
-    return named or nodes
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    return tuple(host.strip() for host in text.split(",") if host.strip())
-
-
-def _gpus(text: str) -> Any:
-    """`all` or a number."""
-    if text == "all":
-        return text
-    if not text.isdecimal() or not int(text):
-        raise UserError(f"--gpus {text!r} is neither all nor a number of GPUs", "--gpus all")
-    return int(text)
 
 
 def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -145,7 +145,14 @@ def _frames(
     source: _Source, observer: JobsObserver | None = None, once: bool = False
 ) -> Iterator[Frame]:
     if source.replay is not None:
-        yield from _recorded(source.replay, source.speed, once)
+        from flatout.watching import recording
+
+        last_s: float | None = None
+        for frame in recording.frames(source.replay):
+            if last_s is not None and not once and sys.stdout.isatty():
+                time.sleep(min(10.0, max(0.0, frame.time_s - last_s) / source.speed))
+            last_s = frame.time_s
+            yield frame
     elif source.hosts:
         from flatout.watching.nodes import Nodes
 
@@ -162,18 +169,6 @@ def _frames(
                 yield observed.once()
             else:
                 yield from observed.frames(source.every_s)
-
-
-def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
-    """The frames of a run at their original pace, or all at once if nobody looks."""
-    from flatout.watching import recording
-
-    last_s: float | None = None
-    for frame in recording.frames(path):
-        if last_s is not None and not once and sys.stdout.isatty():
-            time.sleep(min(10.0, max(0.0, frame.time_s - last_s) / speed))
-        last_s = frame.time_s
-        yield frame
 
 
 def _one(source: _Source, as_json: bool) -> int:

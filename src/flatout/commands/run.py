@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
     from flatout.tuning.live_run import LiveTuning
-    from flatout.watching.job_watch import JobWatch
 
 PLACE = ("Speed up", 2)
 CONTEXT = SCRIPT_CONTEXT
@@ -116,11 +115,19 @@ def _run(
     tuning: LiveTuning | None = None,
     ranks: BegunRanks | None = None,
 ) -> int:
-    variables = _variables(request, boosts)
+    variables = environment.warned() if request.warned else {}
+    with harmless("the plan was not compared with this machine"):
+        if boosts:
+            from flatout.tuning import plan_use
+
+            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen_boosts.orders(boosts), request.as_json
-    watch = _watch(request, boosts)
-    answer = tuned = None
+    watch = answer = tuned = None
+    with harmless("the run is not watched"):
+        from flatout.watching.job_watch import JobWatch
+
+        watch = JobWatch(request.target.shown, tuple(boost.id for boost in boosts), warn)
     try:
         settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
         ended = foreground.run(*settings, ranks and ranks.group)
@@ -150,17 +157,6 @@ def _run(
     if ranks is not None:
         ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
-
-
-def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, str]:
-    """Additional variables in the program's environment."""
-    variables = environment.warned() if request.warned else {}
-    with harmless("the plan was not compared with this machine"):
-        if boosts:
-            from flatout.tuning import plan_use
-
-            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
-    return variables
 
 
 def _explained(
@@ -203,16 +199,6 @@ def _told(
 
         report.ended(end.ranks)
     return end
-
-
-def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None:
-    """The watch that keeps the history and reports alerts, or None if it cannot."""
-    with harmless("the run is not watched"):
-        from flatout.watching.job_watch import JobWatch
-
-        names = tuple(boost.id for boost in boosts)
-        return JobWatch(request.target.shown, names, warn)
-    return None
 
 
 def _plan(target: Command, path: Path | None, no_plan: bool, quiet: bool) -> Plan:

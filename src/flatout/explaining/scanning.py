@@ -6,7 +6,7 @@ one by one, with the surrounding lines as their neighbourhood.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -126,8 +126,14 @@ class Scanner:
         if not all(matches):
             return None
         further = [compiled(pattern).search(near) for pattern in signature.captures]
-        captured = _captured([*further, *matches, match])
-        if not all(conditions.CAPTURED[name](captured) for name in signature.needs):
+        captured: dict[str, str] = {}  # groups of later patterns take precedence
+        for one in (*further, *matches, match):
+            groups: dict[bytes, bytes | None] = one.groupdict() if one is not None else {}
+            for name, value in groups.items():
+                if value:
+                    words = value.decode("utf-8", "replace").split()
+                    captured[name.decode()] = " ".join(words)[:200]
+        if not all(conditions.CAPTURED[need](captured) for need in signature.needs):
             return None
         applies = tuple(
             (None if step.if_text is None else compiled(step.if_text).search(near) is not None)
@@ -233,14 +239,3 @@ class _Window:
             rank=message.rank,
             time_s=next((time for time in times if time is not None), None),
         )
-
-
-def _captured(matches: Iterable[Any]) -> dict[str, str]:
-    """Groups by name; those of later patterns take precedence."""
-    captured: dict[str, str] = {}
-    for match in matches:
-        groups: Mapping[bytes, bytes | None] = match.groupdict() if match is not None else {}
-        for name, value in groups.items():
-            if value:
-                captured[name.decode()] = " ".join(value.decode("utf-8", "replace").split())[:200]
-    return captured

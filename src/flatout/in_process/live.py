@@ -118,7 +118,7 @@ class LiveHere:
     def __init__(self, asked: Asked | None) -> None:
         self._asked = asked
         self._run = RunHere(asked) if asked is not None else None
-        self._leave_cells = cells.follow(self._cell_changes) if asked is not None else _nothing
+        self._leave_cells = cells.follow(self._cell_changes) if asked is not None else lambda: None
 
     @property
     def asked(self) -> Asked | None:
@@ -154,10 +154,6 @@ class LiveHere:
 
 _here: LiveHere | None = None
 _said: set[str] = set()
-
-
-def _nothing() -> None:
-    """There is nothing to leave."""
 
 
 class RunHere:
@@ -240,7 +236,13 @@ class RunHere:
         tuned, lines = None, []
         with harmless("the plan of this run is not written"):
             tuned = self._write_plan(interrupted)
-            lines = list(_new(self._only_at_start()))
+            waiting = self._tuning.only_at_start() if self._tuning is not None else {}
+            untried = []
+            for boost, needed in waiting.items():
+                only = "only the start of a program can set it; to add it:"
+                untried.append(f"{boost} was not tried: {only}")
+                untried += [f"  {line}" for line in needed.splitlines()]
+            lines = list(_new(untried))
         with harmless("this run has no summary"):
             torch = {record.version for _, record in records if isinstance(record, wire.TorchSeen)}
             then = self._plan.machine.torch if self._plan.machine else None
@@ -260,13 +262,6 @@ class RunHere:
         page = self._folder / "report.html"
         tuned = report.close(tuned, page, quiet=True)
         return dataclasses.replace(tuned, report_path=str(cells.visible(page, REPORT)))
-
-    def _only_at_start(self) -> Iterator[str]:
-        """What was not tried, as it cannot be switched now, and the lines that would do it."""
-        waiting = self._tuning.only_at_start() if self._tuning is not None else {}
-        for boost, lines in waiting.items():
-            yield f"{boost} was not tried: only the start of a program can set it; to add it:"
-            yield from (f"  {line}" for line in lines.splitlines())
 
 
 def _new(lines: Iterable[str]) -> Iterator[str]:

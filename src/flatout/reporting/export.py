@@ -101,7 +101,14 @@ def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]
                 yield whole("", item.install, "")
     for note in result.notes:
         yield from paragraph("note", note, width, "bold")
-    yield from _verdict(result, width)
+    winner = result.winner
+    if winner is None or result.artefact is None:
+        yield from paragraph("verdict", _headline(result), width, "bold red")
+        return
+    text = f"{_headline(result)}; {result.why}; {_guard(winner.guard)}"
+    yield from paragraph("verdict", text, width, "bold green")
+    yield whole("artefact", str(result.artefact), "bold")
+    yield whole("next", f"{result.artefact}/load.py: model = load(); model(array)", "bold cyan")
 
 
 def _row(item: ExportCandidate, columns: int) -> str:
@@ -122,17 +129,6 @@ def _row(item: ExportCandidate, columns: int) -> str:
         + f"{plain.cut(item.title, NAME):<{NAME}}"
         + "".join(f"{cell:>{NUMBER}}" for cell in cells[:columns])
     )
-
-
-def _verdict(result: ExportResult, width: int) -> Iterator[Line]:
-    winner = result.winner
-    if winner is None or result.artefact is None:
-        yield from paragraph("verdict", _headline(result), width, "bold red")
-        return
-    text = f"{_headline(result)}; {result.why}; {_guard(winner.guard)}"
-    yield from paragraph("verdict", text, width, "bold green")
-    yield whole("artefact", str(result.artefact), "bold")
-    yield whole("next", f"{result.artefact}/load.py: model = load(); model(array)", "bold cyan")
 
 
 def _headline(result: ExportResult) -> str:

@@ -42,7 +42,11 @@ def lines(
     body.append(Text())
     foot = [_line(footer, width, "dim")] if footer else []
     room = height - len(body) - len(foot)
-    jobs = _jobs(frame, width, curves, sort)
+    jobs = [_line(NO_JOB, width)]
+    if shown := ordered(frame.jobs, sort):
+        several = len({machine.hostname for machine in frame.machines}) > 1
+        styles = [STATE_STYLES.get(job.state, "") for job in shown]
+        jobs = _table(fit(of_jobs(curves, several), shown, width), len(shown), styles)
     wanted = len(alert_lines.lines(frame, width, height))
     most = max(2, room - min(wanted + 1, max(3, room // 2)))
     if len(jobs) > most:
@@ -51,15 +55,6 @@ def lines(
     alerts = alert_lines.lines(frame, width, max(0, room - len(jobs) - 1))
     body += [*jobs, *([Text(), *alerts] if alerts else [])]
     return [*body[: max(0, height - len(foot))], *foot][:height]
-
-
-def _jobs(frame: Frame, width: int, curves: Curves, sort: str) -> list[Text]:
-    jobs = ordered(frame.jobs, sort)
-    if not jobs:
-        return [_line(NO_JOB, width)]
-    several = len({machine.hostname for machine in frame.machines}) > 1
-    styles = [STATE_STYLES.get(job.state, "") for job in jobs]
-    return _table(fit(of_jobs(curves, several), jobs, width), len(jobs), styles)
 
 
 def _table(columns: Sequence[FittedColumn], rows: int, styles: Sequence[str] = ()) -> list[Text]:
