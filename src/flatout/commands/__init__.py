@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -162,6 +163,11 @@ def _modern(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     if name in OF_FILES:
         words[place + 1 :] = expanded(words[place + 1 :])
     return name, words
+
+
+def print_document(document: Any) -> None:
+    """Print what --json answers."""
+    typer.echo(json.dumps(document, indent=2))
 
 
 def expanded(words: Sequence[str]) -> list[str]:

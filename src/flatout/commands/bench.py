@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
-from flatout.commands import _options
+from flatout.commands import _options, print_document
 from flatout.nouns.errors import INTERRUPTED
 
 PLACE = ("Understand", 3)
@@ -67,8 +65,7 @@ def command(
         benched, machine = benching.bench(executable, orders, view, expect)
     benched = expectation.judged(benched, diagnose_benched(benched, machine))
     if as_json:
-        json.dump(bench_document(benched), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(bench_document(benched))
     else:
         terminal.bench(benched)
     if benched.interrupted:

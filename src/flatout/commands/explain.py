@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import _options, look_here, warn
+from flatout.commands import _options, look_here, print_document, warn
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,8 +68,7 @@ def command(
             text = page if isinstance(page, str) else page.markdown
             if as_json:
                 told = {"id": words[0], "body": page} if isinstance(page, str) else page
-                document_of_page = document.explain_document(Explained(()), told)
-                typer.echo(json.dumps(document_of_page, indent=2))
+                print_document(document.explain_document(Explained(()), told))
             else:
                 in_chinese = any("\u4e00" <= letter <= "\u9fff" for letter in text)
                 if lang and language == "zh" and not in_chinese:
@@ -84,7 +82,7 @@ def command(
     except OSError as error:
         raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
     if as_json:
-        typer.echo(json.dumps(document.explain_document(answer), indent=2))
+        print_document(document.explain_document(answer))
     else:
         explained.explained(answer, language)
     return 0 if answer.recognised else 1

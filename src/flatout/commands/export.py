@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn, warn_of_others
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    duration,
+    print_document,
+    user_command,
+    warn,
+    warn_of_others,
+)
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -109,8 +115,7 @@ def command(
     request = {"weights": weights, "model": model, "beside": as_json}
     result = _exported(ctx.args, capture, settings, python, request)
     if as_json:
-        json.dump(report.export_document(result), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(report.export_document(result))
     else:
         report.show_export(result)
     return 0 if result.chosen is not None else 1

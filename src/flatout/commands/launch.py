@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, program
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, print_document, program
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
     report.asked(prepared, title)
     if options["dry_run"]:
         if options["as_json"]:
-            _print(report.launch_document(prepared))
+            print_document(report.launch_document(prepared))
         else:
             report.files(prepared)
         return 0
@@ -178,7 +177,7 @@ def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
         for words, line in report.hints(job):
             sys.stderr.write(f"  {words}: {line}\n")
         if options["as_json"]:
-            _print(report.launch_document(prepared, job))
+            print_document(report.launch_document(prepared, job))
         return 0
     return _followed(job, options["as_json"], prepared)
 
@@ -294,7 +293,7 @@ def _listed(as_json: bool) -> int:
 
     jobs = [(job, engines.load(job.engine).state(job)) for job in folders.submitted(Path.cwd())]
     if as_json:
-        _print([report.launch_document(None, job, now) for job, now in jobs])
+        print_document([report.launch_document(None, job, now) for job, now in jobs])
     elif jobs:
         report.listing(jobs)
     else:
@@ -326,12 +325,7 @@ def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None)
             failure = following.first_failure(job, now.first)
             report.failed(failure, job, languages.chosen(None))
     if as_json:
-        _print(report.launch_document(prepared, job, now, failure))
+        print_document(report.launch_document(prepared, job, now, failure))
     if now is None or now.state == "ended":
         return 0
     return now.returncode if now.returncode and 0 < now.returncode < 256 else 1
-
-
-def _print(document: Any) -> None:
-    json.dump(document, sys.stdout, indent=2)
-    sys.stdout.write("\n")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, look_here, user_command
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    duration,
+    look_here,
+    print_document,
+    user_command,
+)
 from flatout.nouns.errors import UserError
 
 PLACE = ("Understand", 6)
@@ -65,8 +70,7 @@ def command(
     devices = measuring.devices(count, nodes, size)
     fit = measuring.fit(resolved, devices, limit_s, folder.fresh("memory"))
     if as_json:
-        json.dump(report.document(fit), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(report.document(fit))
     else:
         report.show_fit(fit)
     return 0 if fit.chosen is not None else 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from flatout.commands import _options
+from flatout.commands import _options, print_document
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
 
@@ -177,7 +177,7 @@ def _one(source: _Source, as_json: bool) -> int:
     if as_json:
         from flatout.nouns import frame_json
 
-        typer.echo(json.dumps(frame_json.dump(frame), indent=2))
+        print_document(frame_json.dump(frame))
     else:
         from flatout.reporting.monitor import live_screen
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn, warn_of_others
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    duration,
+    print_document,
+    user_command,
+    warn,
+    warn_of_others,
+)
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
@@ -97,8 +103,7 @@ def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
     except (OSError, ImportError) as error:
         terminal.warn(f"the report could not be written: {error}")
     if as_json:
-        json.dump(document.tune_document(tuned), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(document.tune_document(tuned))
     else:
         terminal.summary(tuned, why=why)
     if tuned.interrupted and not tuned.plan_path:

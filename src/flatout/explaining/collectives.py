@@ -151,13 +151,13 @@ def observations(text: str) -> tuple[Wording, ...]:
         wording = RANK_WAITED if len(ranks) == 1 else RANKS_WAITED
         names = ", ".join(map(str, ranks[:RANKS_SHOWN])) + (", ..." if ranks[RANKS_SHOWN:] else "")
         values = {"operation": operation or "a collective", "number": number}
-        parts.append(_filled(wording, rank=names, ranks=names, **values))
+        parts.append(wording.filled(rank=names, ranks=names, **values))
     english, chinese = ", ".join(part.en for part in parts), "，".join(part.zh for part in parts)
     said = [Wording(WAITED.en.format(ranks=english), WAITED.zh.format(ranks=chinese))]
     sizes = [int(first or second) for first, second in _WORLD.findall(text)]
     world = max(sizes) if sizes else None
     if len(found) == 1 and world != 1:
-        said.append(_filled(ALONE, rank=found[0].rank))
+        said.append(ALONE.filled(rank=found[0].rank))
     said += _compared(found, world)
     if all(state.completed is not None and state.completed <= 0 for state in found):
         said.append(NEVER)
@@ -190,17 +190,13 @@ def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording
     if len(numbers) == 1 and len({state.operation for state in known}) > 1:
         yield MISMATCH
     elif len(numbers) == 1 and len(sizes := {state.elements for state in known}) > 1:
-        yield _filled(SIZES, sizes=" / ".join(str(size) for size in sizes))
+        yield SIZES.filled(sizes=" / ".join(str(size) for size in sizes))
     elif len(numbers) > 1:
         most = max(state.number or 0 for state in found)
         behind = min(found, key=lambda state: state.number or 0)
-        yield _filled(BEHIND, rank=behind.rank, number=behind.number, most=most)
+        yield BEHIND.filled(rank=behind.rank, number=behind.number, most=most)
     elif absent:
         names = ", ".join(map(str, absent[:RANKS_SHOWN]))
-        yield _filled(ABSENT, ranks=names, count=len(found))
+        yield ABSENT.filled(ranks=names, count=len(found))
     elif world is not None and len(found) == world > 1:
-        yield _filled(TOGETHER, count=world)
-
-
-def _filled(wording: Wording, **values: object) -> Wording:
-    return Wording(wording.en.format(**values), wording.zh.format(**values))
+        yield TOGETHER.filled(count=world)

@@ -192,25 +192,21 @@ def _beside(figures: MemoryFigures, machine: Machine | None) -> Iterator[Wording
     for gpu in (machine.gpus or ()) if machine is not None else ():
         if gpu.processes:
             pids = ", ".join(str(process.pid) for process in gpu.processes)
-            yield _filled(BUSY, index=gpu.index, pids=pids)
+            yield BUSY.filled(index=gpu.index, pids=pids)
 
 
 def _decided(figures: MemoryFigures) -> Wording:
     if figures.larger_than_device:
         return ALONE
     if figures.held_by_others:
-        return _filled(ELSEWHERE, others=_gib(figures.others_at_least))
+        return ELSEWHERE.filled(others=_gib(figures.others_at_least))
     if figures.fragmented:
-        return _filled(SPLIT, unused=_gib(figures.idle), wanted=_gib(figures.wanted))
+        return SPLIT.filled(unused=_gib(figures.idle), wanted=_gib(figures.wanted))
     if figures.too_big:
         share = (figures.allocated or 0.0) / (figures.allowed or figures.total or 1.0)
-        return _filled(TOO_BIG, share=f"{share:.0%}")
+        return TOO_BIG.filled(share=f"{share:.0%}")
     return UNDECIDED
 
 
 def _gib(value: float | None) -> str:
     return f"{(value or 0.0) / GIB:.2f}"
-
-
-def _filled(wording: Wording, **values: object) -> Wording:
-    return Wording(wording.en.format(**values), wording.zh.format(**values))

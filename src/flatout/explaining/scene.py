@@ -125,8 +125,7 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
     if scene.misfit is not None:
         tensors = (tensor for frame in scene.frames for tensor in frame.tensors)
         shape = next((shown(seen) for seen in tensors if seen.name == scene.misfit.name), "")
-        yield _filled(
-            MISFITS[scene.misfit.kind],
+        yield MISFITS[scene.misfit.kind].filled(
             value=f"{scene.misfit.value:g}",
             position=", ".join(map(str, scene.misfit.position)) or "0",
             name=scene.misfit.name,
@@ -144,12 +143,12 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
         for frame in (*inner, *own)[:FRAMES]:
             named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
             function = f"{frame.module}.{frame.function}" if frame.module else frame.function
-            yield _filled(TENSORS, function=function, where=_short(frame.where), tensors=named)
+            yield TENSORS.filled(function=function, where=_short(frame.where), tensors=named)
 
 
 def _of_sample(record: CrashRecord) -> Iterator[Wording]:
     if record.scene is not None and record.scene.sample is not None:
-        yield _filled(LOADING, sample=record.scene.sample)
+        yield LOADING.filled(sample=record.scene.sample)
 
 
 def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
@@ -160,9 +159,9 @@ def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
     place = misfit.position[0] if misfit.position and misfit.first_is_sample else size
     if history.in_order and place < size:
         sample = history.batch * size + place
-        yield _filled(OF_SAMPLE, sample=sample, batch=history.batch)
+        yield OF_SAMPLE.filled(sample=sample, batch=history.batch)
     else:
-        yield _filled(OF_BATCH, batch=history.batch, steps=record.steps)
+        yield OF_BATCH.filled(batch=history.batch, steps=record.steps)
 
 
 def shown(tensor: wire.TensorSeen) -> str:
@@ -184,8 +183,7 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
     if record.long_batch:
         last, most = history.batch_elements or 0, history.most_elements or 1
         ratio = last / most
-        yield _filled(
-            LONG_BATCH,
+        yield LONG_BATCH.filled(
             last=last,
             most=most,
             times=f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}",
@@ -197,8 +195,7 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
         at = len(readings) // 4
         first, last = history.steps[at], history.steps[-1]
         rate = (readings[-1] - readings[at]) / max(1, last - first) / MIB
-        yield _filled(
-            GROWS if record.grows else LEVEL,
+        yield (GROWS if record.grows else LEVEL).filled(
             first=f"{readings[at] / GIB:.2f}",
             last=f"{readings[-1] / GIB:.2f}",
             from_step=first,
@@ -214,10 +211,6 @@ def _short(where: str) -> str:
         if before:
             return after
     return where
-
-
-def _filled(wording: Wording, **values: object) -> Wording:
-    return Wording(wording.en.format(**values), wording.zh.format(**values))
 
 
 def record_of(records: Iterable[tuple[int, wire.Record]]) -> CrashRecord | None:

@@ -9,7 +9,7 @@ from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.reporting import plain
 from flatout.reporting.doctor import print_entry, print_finding
-from flatout.reporting.document import as_json
+from flatout.reporting.document import as_object
 from flatout.reporting.moving_line import MovingLine
 from flatout.reporting.paragraphs import Line, show, styled
 
@@ -146,37 +146,37 @@ def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
 
 def bench_document(benched: Benched) -> dict[str, Any]:
     """What `flatout bench --json` prints; values that were not measured are null."""
-    document = {
-        "schema": BENCH,
-        "ceilings": [
-            {
-                "id": ceiling.id,
-                "title": ceiling.title,
-                "device": ceiling.device,
-                "value": ceiling.value,
-                "unit": ceiling.unit,
-                "datasheet": ceiling.datasheet,
-                "share": _share(ceiling),
-                "best": ceiling.best,
-                "curve": ceiling.curve,
-                "note": ceiling.note,
-            }
-            for ceiling in benched.ceilings
-        ],
-        "findings": benched.findings,
-        "expected": benched.expected,
-        "passed": benched.passed,
-        "machine": benched.machine,
-        "torch": benched.torch,
-        "devices": benched.devices,
-        "quick": benched.quick,
-        "date": benched.date,
-        "interrupted": benched.interrupted,
-        "busy": benched.busy,
-        "wall_s": benched.wall_s,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
+    return as_object(
+        {
+            "schema": BENCH,
+            "ceilings": [
+                {
+                    "id": ceiling.id,
+                    "title": ceiling.title,
+                    "device": ceiling.device,
+                    "value": ceiling.value,
+                    "unit": ceiling.unit,
+                    "datasheet": ceiling.datasheet,
+                    "share": _share(ceiling),
+                    "best": ceiling.best,
+                    "curve": ceiling.curve,
+                    "note": ceiling.note,
+                }
+                for ceiling in benched.ceilings
+            ],
+            "findings": benched.findings,
+            "expected": benched.expected,
+            "passed": benched.passed,
+            "machine": benched.machine,
+            "torch": benched.torch,
+            "devices": benched.devices,
+            "quick": benched.quick,
+            "date": benched.date,
+            "interrupted": benched.interrupted,
+            "busy": benched.busy,
+            "wall_s": benched.wall_s,
+        }
+    )
 
 
 def _share(ceiling: Ceiling) -> float | None:

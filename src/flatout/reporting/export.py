@@ -15,7 +15,7 @@ from flatout.nouns.exported import (
     Goal,
 )
 from flatout.reporting import plain
-from flatout.reporting.document import as_json
+from flatout.reporting.document import as_object
 from flatout.reporting.moving_line import MovingLine
 from flatout.reporting.paragraphs import Line, paragraph, show, styled, whole, width_of
 
@@ -182,25 +182,25 @@ def export_document(result: ExportResult) -> dict[str, Any]:
                 "best_batch": dataclasses.asdict(best) if best is not None else None,
             }
         )
-    document = {
-        "schema": EXPORT,
-        "model": result.model,
-        "parameters": result.parameters,
-        "source": result.source,
-        "weights": result.weights,
-        "metric": result.metric,
-        "inputs": [dataclasses.asdict(item) for item in result.inputs],
-        "outputs": [dataclasses.asdict(item) for item in result.outputs],
-        "batch_sizes": list(result.batch_sizes),
-        "goal": result.goal.value,
-        "chosen": result.chosen,
-        "why": result.why,
-        "artefact": str(result.artefact) if result.artefact is not None else None,
-        "candidates": candidates,
-        "notes": list(result.notes),
-        "machine": result.machine,
-        "run_folder": str(result.run_folder),
-        "wall_s": result.wall_s,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
+    return as_object(
+        {
+            "schema": EXPORT,
+            "model": result.model,
+            "parameters": result.parameters,
+            "source": result.source,
+            "weights": result.weights,
+            "metric": result.metric,
+            "inputs": [dataclasses.asdict(item) for item in result.inputs],
+            "outputs": [dataclasses.asdict(item) for item in result.outputs],
+            "batch_sizes": list(result.batch_sizes),
+            "goal": result.goal.value,
+            "chosen": result.chosen,
+            "why": result.why,
+            "artefact": str(result.artefact) if result.artefact is not None else None,
+            "candidates": candidates,
+            "notes": list(result.notes),
+            "machine": result.machine,
+            "run_folder": str(result.run_folder),
+            "wall_s": result.wall_s,
+        }
+    )

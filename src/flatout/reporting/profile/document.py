@@ -15,7 +15,7 @@ from flatout.nouns import decoding, documents
 from flatout.nouns.errors import UserError
 from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Profiled
-from flatout.reporting.document import as_json
+from flatout.reporting.document import as_object
 from flatout.reporting.profile import words
 
 PROFILE = "flatout.profile/1"
@@ -44,7 +44,7 @@ def document(profiled: Profiled) -> dict[str, Any]:
         totals["garbage-collection"] = profile.host.gc_ms
         scale = profile.host.scale(anatomy.step_ms)
         host = {**_fields(profile.host), "totals": totals, "scale": scale}
-    json_document: dict[str, Any] = as_json(
+    return as_object(
         {
             "schema": PROFILE,
             "step_ms": anatomy.step_ms,
@@ -58,7 +58,6 @@ def document(profiled: Profiled) -> dict[str, Any]:
             "report": profiled.report_path,
         }
     )
-    return json_document
 
 
 def read(raw_document: dict[str, Any]) -> Profiled:
