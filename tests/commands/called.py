@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +25,21 @@ class Ended:
     returncode: int
     stdout: str
     stderr: str
+
+
+def process(
+    *words: str, folder: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`flatout words...` as a process of its own, with these environment variables."""
+    return subprocess.run(
+        [sys.executable, "-m", "flatout", *words],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
 
 
 class Flatout:
@@ -52,3 +69,9 @@ class Flatout:
                 code = end.code if isinstance(end.code, int) else int(end.code is not None)
         printed = self._capsys.readouterr()
         return Ended(code, printed.out, printed.err)
+
+    def printed(self, *words: str) -> str:
+        """What it prints on stdout; it has to end well."""
+        done = self(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout

@@ -15,21 +15,9 @@ from typing import Any
 
 import pytest
 
-from commands.called import Ended, Flatout
+from commands.called import Ended, Flatout, process
 
 pytestmark = pytest.mark.slow
-
-
-def process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flatout", "bench", *arguments],
-        env={**os.environ, **variables(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=folder,
-    )
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -49,7 +37,7 @@ def document(done: Ended | subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def test_one_ceiling_of_this_cpu(tmp_path: Path) -> None:
     arguments = ["--quick", "--only", "matmul-cpu-fp32", "--python", sys.executable]
-    done = process(tmp_path, *arguments, "--json")
+    done = process("bench", *arguments, "--json", folder=tmp_path, **variables(tmp_path))
     assert done.returncode == 0, done.stderr
     found = document(done)
     assert found["schema"] == "flatout.bench/1"
@@ -67,7 +55,8 @@ def test_one_ceiling_of_this_cpu(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
-    done = process(tmp_path, "--quick", "--json", "--expect", "h100")
+    words = ("bench", "--quick", "--json", "--expect", "h100")
+    done = process(*words, folder=tmp_path, **variables(tmp_path))
     found = document(done)
     ids = {one["id"] for one in found["ceilings"]}
     assert {"matmul-cpu-bf16", "memory-cpu", "jpeg-decode-core"} <= ids
@@ -82,7 +71,7 @@ def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flatout", "bench", "--python", sys.executable, "--json"]
-    process = subprocess.Popen(
+    bench = subprocess.Popen(
         [*command, "--quick", "--only", "matmul-cpu-fp32", "--only", "memory-cpu"],
         env={**os.environ, **variables(tmp_path)},
         cwd=tmp_path,
@@ -90,13 +79,13 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
-    for line in process.stderr:
+    assert bench.stderr is not None
+    for line in bench.stderr:
         if "[1/2]" in line:
             break
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
+    bench.send_signal(signal.SIGINT)
+    out, _ = bench.communicate(timeout=120)
+    assert bench.returncode == 130
     found = json.loads(out)
     assert found["interrupted"] is True
     assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
@@ -106,14 +95,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
 def test_the_real_gpu_here(tmp_path: Path) -> None:
     """Whole and quick, in the time that was promised, and near its data sheet."""
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "flatout", "bench", "--quick", "--json"],
-        env={**os.environ, "FLATOUT_CACHE": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = process("bench", "--quick", "--json", FLATOUT_CACHE=str(tmp_path))
     assert time.monotonic() - began < 40
     found = document(done)
     lost = {one["id"]: one["note"] for one in found["ceilings"] if one["value"] is None}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.__main__ import outcome
+from commands.called import Flatout
 from flatout.reporting.profile import document
 from reporting import profiled_examples as examples
 
@@ -26,28 +26,23 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_two_profiles(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["compare", "slow.json", "fast.json"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("verdict   412 ms -> 100 ms per step")
-    assert told.err == ""
+def test_two_profiles(profiles: Path, flat: Flatout) -> None:
+    done = flat("compare", "slow.json", "fast.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("verdict   412 ms -> 100 ms per step")
 
 
 @pytest.mark.parametrize("words", [["slow.json", "fast"], ["slow.json", "fast.json"]])
-def test_json_and_the_folder_of_a_run(
-    profiles: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert outcome(["compare", *words, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_json_and_the_folder_of_a_run(profiles: Path, words: list[str], flat: Flatout) -> None:
+    answer = json.loads(flat.printed("compare", *words, "--json"))
     assert answer["schema"] == "flatout.profile-compare/2"
     assert answer["ratio"] > 4
 
 
 @pytest.mark.slow
-def test_traces_are_analysed_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_traces_are_analysed_first(flat: Flatout) -> None:
     paths = [str(TRACES / f"{name}.json.gz") for name in ("v100_train", "a100_train")]
-    assert outcome(["compare", *paths, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(flat.printed("compare", *paths, "--json"))
     assert answer["before_ms"] == pytest.approx(96.7, rel=0.01)
     assert answer["after_ms"] == pytest.approx(77.5, rel=0.01)
 
@@ -64,11 +59,11 @@ def test_traces_are_analysed_first(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_exit_code_1_above_the_threshold(
-    before: str, after: str, threshold: str, code: int, profiles: Path
+    before: str, after: str, threshold: str, code: int, profiles: Path, flat: Flatout
 ) -> None:
     """The slow one takes 411.74 ms, the fast one 100 ms."""
-    words = ["compare", "--fail-above", threshold, f"{before}.json", f"{after}.json"]
-    assert outcome(words) == code
+    done = flat("compare", "--fail-above", threshold, f"{before}.json", f"{after}.json")
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize(
@@ -81,13 +76,10 @@ def test_exit_code_1_above_the_threshold(
         (["--fail-above", "10", "slow.json", "fast.json"], "--fail-above '10' is neither"),
     ],
 )
-def test_wrong_usage(
-    words: list[str], message: str, profiles: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage(words: list[str], message: str, profiles: Path, flat: Flatout) -> None:
     (profiles / "other.json").write_text('{"a": 1}')
     (profiles / "script.py").write_text("import torch")
-    assert outcome(["compare", *words]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert "\n  next: " in told.err
-    assert told.out == ""
+    done = flat("compare", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "\n  next: " in done.stderr

@@ -13,19 +13,13 @@ import pytest
 import typer
 
 import flatout
+from commands.called import process
 from flatout import commands
 from flatout.__main__ import INTERNAL_ERROR, outcome
 from flatout.commands import profile
 from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.probing import machine
 from flatout.profiling import recording
-
-
-def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flatout", *arguments]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120
-    )
 
 
 @pytest.mark.parametrize(
@@ -103,17 +97,17 @@ def test_only_the_command_asked_for_is_loaded(tmp_path: Path) -> None:
 
 
 def test_help_and_version() -> None:
-    assert flat().stdout == flat("--help").stdout
-    shown = flat("-h")
+    assert process().stdout == process("--help").stdout
+    shown = process("-h")
     assert shown.returncode == 0
     assert [name for name in commands.names() if f"\n  {name} " not in shown.stdout] == []
-    assert flat("--version").stdout == f"flatout {flatout.__version__}\n"
+    assert process("--version").stdout == f"flatout {flatout.__version__}\n"
 
 
 def test_help_keeps_lines_that_show_commands() -> None:
     assert (
         "\n  Examples:\n    flatout eject\n    flatout eject | patch train.py\n"
-        "    flatout eject --plan other.toml\n" in flat("eject", "-h").stdout
+        "    flatout eject --plan other.toml\n" in process("eject", "-h").stdout
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import forked
-from flatout.__main__ import outcome
+from commands.called import Flatout
 from flatout.knowledge import boosts
 from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
@@ -55,10 +55,9 @@ def test_every_moment_has_a_place() -> None:
     assert {"environment", *(moment.value for moment in Moment)} == set(PLACES)
 
 
-def test_lines_in_the_order_of_a_script(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_in_the_order_of_a_script(here: Path, flat: Flatout) -> None:
     plan_file.write(PLAN, here / "flatout.toml")
-    assert outcome(["eject"]) == 0
-    text = capsys.readouterr().out
+    text = flat.printed("eject")
     ast.parse(text)
     title, template, *_ = text.splitlines()
     assert title == "# flatout.toml as plain PyTorch: 3 boosts, 2.50x together"
@@ -75,11 +74,10 @@ def test_lines_in_the_order_of_a_script(here: Path, capsys: pytest.CaptureFixtur
     assert 'torch.autocast("cuda"' in text
 
 
-def test_every_boost_can_be_ejected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_boost_can_be_ejected(here: Path, flat: Flatout) -> None:
     every = tuple(PlannedBoost(boost.id, boost.defaults) for boost in boosts.every())
     plan_file.write(dataclasses.replace(PLAN, boosts=every), here / "all.toml")
-    assert outcome(["eject", "--plan", "all.toml"]) == 0
-    text = capsys.readouterr().out
+    text = flat.printed("eject", "--plan", "all.toml")
     tree = ast.parse(text)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     given = [value for call in calls for value in (*call.args, *(k.value for k in call.keywords))]
@@ -87,10 +85,9 @@ def test_every_boost_can_be_ejected(here: Path, capsys: pytest.CaptureFixture[st
     assert [boost.id for boost in every if f"\n# {boost.id}: " not in text] == []
 
 
-def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(here: Path, flat: Flatout) -> None:
     plan_file.write(PLAN, here / "flatout.toml")
-    assert outcome(["eject", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(flat.printed("eject", "--json"))
     assert found["schema"] == "flatout.eject/1"
     assert found["plan"] == "flatout.toml"
     assert found["speedup"] == 2.5
@@ -121,9 +118,7 @@ open("kept.txt", "w").write(str(sys.argv))
 """
 
 
-def ejected_script(
-    here: Path, capsys: pytest.CaptureFixture[str], script: str, *options: str
-) -> tuple[str, str]:
+def ejected_script(here: Path, flat: Flatout, script: str, *options: str) -> tuple[str, str]:
     """What is printed for a plan of three boosts that was made for a script, and what is told."""
     (here / "train.py").write_bytes(script.encode())
     facts = dataclasses.replace(
@@ -137,15 +132,15 @@ def ejected_script(
         PLAN, boosts=boosts, command=("train.py", "7"), script_sha256=sha, job=facts
     )
     plan_file.write(plan, here / "flatout.toml")
-    assert outcome(["eject", *options]) == 0
-    told = capsys.readouterr()
-    return told.out, told.err
+    done = flat("eject", *options)
+    assert done.returncode == 0
+    return done.stdout, done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forks")
-def test_the_script_itself_is_changed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, told = ejected_script(here, capsys, SCRIPT)
+def test_the_script_itself_is_changed(here: Path, flat: Flatout) -> None:
+    text, told = ejected_script(here, flat, SCRIPT)
     assert (here / "train.py").read_text() == SCRIPT
     assert not (here / "kept.txt").exists()
     assert told.startswith("flatout: running the changed train.py for 3 steps, 120 s at most")
@@ -167,9 +162,7 @@ def test_the_script_itself_is_changed(here: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forks")
-def test_what_fails_in_the_changed_script_stays_a_template(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_fails_in_the_changed_script_stays_a_template(here: Path, flat: Flatout) -> None:
     script = SCRIPT.replace(
         "net = torch.nn.Linear(4, 1)",
         "class Alone(torch.nn.Linear):\n"
@@ -177,7 +170,7 @@ def test_what_fails_in_the_changed_script_stays_a_template(
         "        return [super().forward(rows)]\n"
         "net = Alone(4, 1)",
     ).replace("guess.square()", "sum(guess).square()")
-    text, _ = ejected_script(here, capsys, script)
+    text, _ = ejected_script(here, flat, script)
     head, diff = text.split("--- train.py\n+++ train.py\n")
     assert "# Left to you, bf16-autocast (1.90x): " in head
     assert "'list' object has no attribute 'float'" in head
@@ -189,11 +182,9 @@ def test_what_fails_in_the_changed_script_stays_a_template(
 @pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", ["", "x = 1"])
-def test_the_diff_is_one_that_patch_takes(
-    end: str, last: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_diff_is_one_that_patch_takes(end: str, last: str, here: Path, flat: Flatout) -> None:
     script = SCRIPT.replace("import sys", "# a form feed: \x0c\nimport sys") + last
-    text, _ = ejected_script(here, capsys, script.replace("\n", end), "--no-run")
+    text, _ = ejected_script(here, flat, script.replace("\n", end), "--no-run")
     (here / "it.diff").write_bytes(text.encode())
     subprocess.run(["patch", "--binary", "train.py", "it.diff"], check=True, capture_output=True)
     changed = (here / "train.py").read_bytes().decode()
@@ -201,21 +192,18 @@ def test_the_diff_is_one_that_patch_takes(
     assert changed.endswith(script.replace("\n", end)[-40:])
 
 
-def test_a_script_that_is_not_here_gives_templates(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_that_is_not_here_gives_templates(here: Path, flat: Flatout) -> None:
     plan_file.write(dataclasses.replace(PLAN, command=("gone.py",)), here / "flatout.toml")
-    assert outcome(["eject"]) == 0
-    text = capsys.readouterr().out
+    text = flat.printed("eject")
     assert "\n# no diff: no such script: gone.py (in " in text
     assert "# ---- Where the model is made and called" in text
 
 
-def test_the_changed_script_need_not_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, told = ejected_script(here, capsys, SCRIPT, "--no-run")
+def test_the_changed_script_need_not_be_run(here: Path, flat: Flatout) -> None:
+    text, told = ejected_script(here, flat, SCRIPT, "--no-run")
     assert told == ""
     assert "# The changed script was not run." in text
-    text, _ = ejected_script(here, capsys, SCRIPT, "--no-run", "--json")
+    text, _ = ejected_script(here, flat, SCRIPT, "--no-run", "--json")
     found = json.loads(text)
     assert (found["script"], found["tried"]) == ("train.py", "")
     assert found["diff"][:2] == ["--- train.py", "+++ train.py"]
@@ -223,26 +211,22 @@ def test_the_changed_script_need_not_be_run(here: Path, capsys: pytest.CaptureFi
     assert because["bf16-autocast"] == ""
     assert because["gc-pause"] == "flatout cannot tell where in the script its lines belong"
     (here / "train.py").write_text(f"# changed\n{SCRIPT}")
-    assert outcome(["eject", "--no-run"]) == 0
-    assert "# the script has changed since the plan was made" in capsys.readouterr().out
+    assert "# the script has changed since the plan was made" in flat.printed("eject", "--no-run")
 
 
-def test_a_plan_by_hand_says_that_the_program_is_unknown(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_by_hand_says_that_the_program_is_unknown(here: Path, flat: Flatout) -> None:
     machine = Identity("Linux", None, 4, None, (GpuIdentity("NVIDIA L4"),))
     plan_file.write(dataclasses.replace(PLAN, job=None, machine=machine), here / "flatout.toml")
-    assert outcome(["eject"]) == 0
-    text = capsys.readouterr().out
+    text = flat.printed("eject")
     assert 'torch.autocast("cuda"' in text
     assert text.splitlines()[-1].startswith("# The plan does not say for which program")
 
 
-def test_nothing_to_print(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["eject"]) == 2
-    assert "there is no plan at flatout.toml" in capsys.readouterr().err
+def test_nothing_to_print(here: Path, flat: Flatout) -> None:
+    done = flat("eject")
+    assert done.returncode == 2
+    assert "there is no plan at flatout.toml" in done.stderr
     plan_file.write(Plan(boosts=()), here / "flatout.toml")
-    assert outcome(["eject"]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("flatout: flatout.toml holds no boost\n  next: ")
+    done = flat("eject")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("flatout: flatout.toml holds no boost\n  next: ")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.__main__ import outcome
+from commands.called import Flatout
 from flatout.nouns.interpreter import Interpreter
 from flatout.nouns.machine import Machine
 from machines.healthy import HEALTHY, changed, workstation
@@ -30,20 +30,19 @@ def show(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     monkeypatch.setattr(probing, "look", lambda python, **options: machine)
 
 
-def test_install_prints_lines_to_paste(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", "install"]) == 0
-    text = capsys.readouterr().out
-    assert outcome(["env"]) == 0, "the README promises them under this name"
-    assert capsys.readouterr().out == text
+def test_install_prints_lines_to_paste(here: Path, flat: Flatout) -> None:
+    done = flat("env", "install")
+    text = done.stdout
+    assert done == flat("env"), "the README promises them under this name"
+    assert done.returncode == 0
     assert text.startswith("# why: Driver 580.95.05 supports ")
     assert "/home/user/venv/bin/python -m pip install torch==" in text
     if os.name == "posix":
         subprocess.run(["bash", "-n", "-c", text], check=True)
 
 
-def test_for_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", "install", "--for", THERE, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_for_another_machine(flat: Flatout) -> None:
+    document = json.loads(flat.printed("env", "install", "--for", THERE, "--json"))
     assert document["schema"] == "flatout.env/1"
     assert document["choice"]["build"] == "cu126"
     assert document["choice"]["why"] and document["choice"]["driver_needed"] is None
@@ -59,11 +58,10 @@ def test_every_healthy_machine_has_an_answer(
     name: str,
     what: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    flat: Flatout,
 ) -> None:
     show(monkeypatch, HEALTHY[name]())
-    assert outcome(["env", what, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(flat.printed("env", what, "--json"))
     assert document["choice"]["driver_needed"] is None
     assert document["files"]
     build = document["choice"]["build"]
@@ -71,28 +69,25 @@ def test_every_healthy_machine_has_an_answer(
     assert build == vendors.get(name, "cpu") or build.startswith("cu")
 
 
-def test_options(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options(here: Path, flat: Flatout) -> None:
     mirror = "https://mirror.example/wheels"
-    assert outcome(["env", "install", "--manager", "uv", "--mirror", mirror]) == 0
-    text = capsys.readouterr().out
+    text = flat.printed("env", "install", "--manager", "uv", "--mirror", mirror)
     assert "uv pip install --python /home/user/venv/bin/python" in text
     assert f"--index-url {mirror}/cu1" in text
 
 
-def test_docker_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", "docker"]) == 0
-    assert capsys.readouterr().out.startswith("# why: ")
+def test_docker_is_printed(here: Path, flat: Flatout) -> None:
+    assert flat.printed("env", "docker").startswith("# why: ")
     assert list(here.iterdir()) == []
 
 
-def test_what_cannot_be_is_the_answer_no(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", "install", "--for", "gpu=jetson-orin,os=ubuntu22.04"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == "" and "JetPack" in captured.err
+def test_what_cannot_be_is_the_answer_no(flat: Flatout) -> None:
+    done = flat("env", "install", "--for", "gpu=jetson-orin,os=ubuntu22.04")
+    assert (done.returncode, done.stdout) == (1, "") and "JetPack" in done.stderr
 
 
 def test_an_old_driver_is_told_first(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, flat: Flatout
 ) -> None:
     old: Machine = changed(
         workstation(),
@@ -101,16 +96,13 @@ def test_an_old_driver_is_told_first(
         drivers__0__version="550.54.14",
     )
     show(monkeypatch, old)
-    assert outcome(["env", "install"]) == 0
-    text = capsys.readouterr().out
+    text = flat.printed("env", "install")
     assert text.index("nvidia-driver-580-open") < text.index("torch==") < text.index("sudo reboot")
 
 
-def test_what_is_no_python_gets_no_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_python_gets_no_lines(monkeypatch: pytest.MonkeyPatch, flat: Flatout) -> None:
     mute = Interpreter(executable="/bin/ls", error="ended with exit code 0")
     show(monkeypatch, changed(workstation(), interpreter=mute))
-    assert outcome(["env", "install"]) == 1
-    told = capsys.readouterr()
-    assert told.out == "" and "/bin/ls did not report its facts" in told.err
+    done = flat("env", "install")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "/bin/ls did not report its facts" in done.stderr

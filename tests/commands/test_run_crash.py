@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import forked
+from commands.called import process
 from measuring.programs import WITHOUT_COMPILER
 
 pytestmark = pytest.mark.slow
@@ -27,11 +27,8 @@ SEGMENTATION_FAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 
 def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(script)
-    command = [sys.executable, "-m", "flatout", "run", "--no-plan", *before, "train.py"]
-    env = {**os.environ, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
-    return subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120
-    )
+    words = ("run", "--no-plan", *before, "train.py")
+    return process(*words, folder=folder, LANG="C.UTF-8", LC_ALL="C.UTF-8")
 
 
 def test_the_rank_that_failed_first_is_named(tmp_path: Path) -> None:

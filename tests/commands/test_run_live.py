@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import forked
+from commands.called import process
 from measuring.programs import PAUSED, PLAIN, at_each_step
 
 pytestmark = pytest.mark.slow
@@ -25,16 +24,9 @@ SLOW_UNTIL_DECIDED = (
 """Ends after the last decision: how many steps that takes depends on the machine."""
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=240,
-    )  # fmt: skip
-
-
 def live(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "-m", "flatout", "run", "--live", "--python", forked.python(), *options)
+    words = ("run", "--live", "--python", forked.python(), *options)
+    return process(*words, folder=folder, OMP_NUM_THREADS="1")
 
 
 def test_what_is_faster_is_told_kept_and_written(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import forked
+from commands.called import process
 from measuring.programs import PAUSED, PLAIN, at_each_step
 from processes import under_orders
 
@@ -49,18 +50,8 @@ class Told:
         return {row["tried"]: (row["verdict"], row["reason"]) for row in rows if row["tried"]}
 
 
-def words(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "flatout", "tune", *arguments]
-
-
 def tune(folder: Path, *arguments: str, python: str) -> Told:
-    done = subprocess.run(
-        words("--python", python, *arguments),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = process("tune", "--python", python, *arguments, folder=folder)
     return Told(done.returncode, done.stdout, done.stderr)
 
 
@@ -160,26 +151,26 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     waits = "import time; time.sleep(600)\n" if after == "switching" else ""
     (tmp_path / "train.py").write_text(waits + PLAIN)
     with subprocess.Popen(
-        words("--json", "--steps", "1000", "train.py"),
+        [sys.executable, "-m", "flatout", "tune", "--json", "--steps", "1000", "train.py"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        while after not in process.stderr.readline():
-            assert process.poll() is None
+    ) as tuning:
+        assert tuning.stdout is not None
+        assert tuning.stderr is not None
+        while after not in tuning.stderr.readline():
+            assert tuning.poll() is None
         while not under_orders(str(tmp_path)):
-            assert process.poll() is None
+            assert tuning.poll() is None
             time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        os.killpg(tuning.pid, signal.SIGINT)
+        out, err = tuning.communicate(timeout=120)
     assert under_orders(str(tmp_path)) == []
     assert "Traceback" not in err
     assert not (tmp_path / "flatout.toml").exists()
-    assert process.returncode == 130
+    assert tuning.returncode == 130
     document = json.loads(out)
     if after == "switching":
         assert document["error"] == "interrupted"

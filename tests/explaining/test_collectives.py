@@ -57,17 +57,14 @@ def test_what_the_ranks_decide(text: str, decided: str) -> None:
     assert decided in said(text).replace("was ever complete", "never complete")
 
 
+def test_what_is_not_compared() -> None:
+    assert "different" not in said(waits(0, "SEND") + waits(1, "RECV"))
+    assert said("RuntimeError: Torch not compiled with CUDA enabled\n") == ""
+
+
 @pytest.mark.parametrize("head", ["", "world_size=4\n"])
 def test_ranks_of_which_only_the_number_is_told_are_there(head: str) -> None:
     text = said(head + waits(2, number=19) + "".join(numbered(rank, 19) for rank in (2, 3, 1)))
     assert "ranks 1, 2, 3 waited in ALLREDUCE (19)" in text
     assert "Rank 0 reported no time-out, and 3 others did" in text
     assert "Only rank" not in text
-
-
-def test_sends_and_receives_are_not_compared() -> None:
-    assert "different" not in said(waits(0, "SEND") + waits(1, "RECV"))
-
-
-def test_another_error_has_no_ranks() -> None:
-    assert said("RuntimeError: Torch not compiled with CUDA enabled\n") == ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.explaining import ending
 from flatout.explaining.explaining import explain_text
 from flatout.nouns.signature import Confidence
 
 SURE = "RuntimeError: Torch not compiled with CUDA enabled\n"
+WARNING = "UserWarning: expandable_segments not supported on this platform\n"
 
 
 def trace(error: str) -> str:
@@ -19,20 +19,19 @@ def confidence_of(text: str) -> Confidence:
     return explain_text(text).matches[0].confidence
 
 
-def test_the_error_itself_is_sure() -> None:
-    assert confidence_of(trace(SURE)) is Confidence.HIGH
-
-
-def test_another_error_at_the_end_makes_it_likely_at_most() -> None:
+@pytest.mark.parametrize(
+    ("text", "alone", "followed"),
+    [
+        (trace(SURE), Confidence.HIGH, Confidence.LIKELY),
+        (WARNING, Confidence.HIGH, Confidence.LOW),  # hardly the cause of another error
+    ],
+)
+def test_another_error_at_the_end_makes_it_less_sure(
+    text: str, alone: Confidence, followed: Confidence
+) -> None:
     unknown = trace("study.errors.CohortError: 3 patients are missing from the table")
-    assert confidence_of(trace(SURE) + unknown) is Confidence.LIKELY
-
-
-def test_a_warning_is_hardly_the_cause_of_another_error() -> None:
-    warning = "UserWarning: expandable_segments not supported on this platform\n"
-    assert confidence_of(warning) is Confidence.HIGH
-    unknown = trace("study.errors.CohortError: 3 patients are missing from the table")
-    assert confidence_of(warning + unknown) is Confidence.LOW
+    assert confidence_of(text) is alone
+    assert confidence_of(text + unknown) is followed
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,3 @@ def test_a_warning_is_hardly_the_cause_of_another_error() -> None:
 )
 def test_what_only_passes_it_on_leaves_it_sure(end: str) -> None:
     assert confidence_of(trace(SURE) + end) is Confidence.HIGH
-
-
-def test_a_text_without_errors_has_none() -> None:
-    assert ending.last_error(b"step 1 loss 2.0\n") is None

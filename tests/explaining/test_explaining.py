@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.explaining import explaining
 from flatout.explaining.explaining import explain, explain_text
 from flatout.knowledge import signatures
 from flatout.nouns.machine import Container, Disk, Machine, Memory, System
@@ -141,7 +140,3 @@ def test_any_pieces_of_logs_are_answered(logs: list[bytes], data: st.DataObject)
     order = [match.consequence_of is not None for match in answer.matches]
     assert not order or not order[0]
     assert all(match.evidence.line >= 1 for match in answer.matches)
-
-
-def test_the_book_is_made_once() -> None:
-    assert explaining.book() is explaining.book()

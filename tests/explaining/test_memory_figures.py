@@ -86,7 +86,4 @@ def test_a_missing_figure_is_named() -> None:
     )
     said = [wording.en for wording in explain_text(text).observations]
     assert any("lacks what other processes hold" in sentence for sentence in said)
-
-
-def test_other_errors_have_no_figures() -> None:
     assert explain_text("RuntimeError: Torch not compiled with CUDA enabled").observations == ()

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.explaining.patterns import PatternSet, any_of, compiled, loosened, tolerant
+from flatout.explaining.patterns import PatternSet, any_of, compiled, tolerant
 
 WORDS = st.lists(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=6)
-
-
-@pytest.mark.parametrize("text", ["can't", "can’t".replace("’", "'"), 'can"t', "cant", "can`t"])
-def test_quotes_may_differ_or_be_lost(text: str) -> None:
-    assert compiled("can't").search(text.encode()) is not None
 
 
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
+        ("can't", "can't"),  # quotes may differ or be lost
+        ("can't", 'can"t'),
+        ("can't", "cant"),
+        ("can't", "can`t"),
         (r"[ab c]d", " d"),  # a space in a class stays one
         (r"a\ b", "a b"),
         (r"a\\ b", "a\\\n b"),
@@ -32,11 +31,12 @@ def test_quotes_may_differ_or_be_lost(text: str) -> None:
         ("a {0,2}b", "ab"),
     ],
 )
-def test_classes_escapes_and_case(pattern: str, text: str) -> None:
+def test_quotes_classes_escapes_and_case(pattern: str, text: str) -> None:
     assert compiled(pattern).search(text.encode()) is not None
 
 
-def test_a_malformed_pattern_is_told() -> None:
+def test_patterns_may_name_groups_alike_and_a_malformed_one_is_told() -> None:
+    assert any_of((r"(?P<n>\d)a", r"(?P<n>\d)b")).search(b"1b") is not None
     with pytest.raises(ValueError, match="lookahead"):
         compiled("lookahead(?=x)")
 
@@ -58,23 +58,6 @@ def test_loosened_patterns_find_all_that_the_strict_ones_find(
     if compiled(pattern).search(text.encode()) is not None:
         assert any_of((pattern,)).search(text.encode()) is not None
         assert PatternSet((pattern,)).search(text.encode()) == [0]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "left"),
-    [
-        (r"(?P<name>\w+) is only supported", r"\s+is\s+only\s+supported"),
-        (r"\b(?:Foo|Bar) went away", r"(?:Foo|Bar)\s+went\s+away"),
-        (r"\S+ no", r"\S+\s+no"),  # too little would be left
-        (r"(?:\w+ of )+steps", r"(?:\w+\s+of\s+)+steps"),
-    ],
-)
-def test_a_head_that_fits_any_word_is_left_out(pattern: str, left: str) -> None:
-    assert loosened(tolerant(pattern)).removeprefix(r"\s+") == left.removeprefix(r"\s+")
-
-
-def test_any_of_takes_patterns_whose_groups_have_the_same_name() -> None:
-    assert any_of((r"(?P<n>\d)a", r"(?P<n>\d)b")).search(b"1b") is not None
 
 
 def test_a_pattern_that_makes_others_run_away_does_not() -> None:

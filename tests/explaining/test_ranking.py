@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from explaining.written import signature
 from flatout.explaining.ranking import RankedCause, ranked
 from flatout.explaining.scanning import Book, Scanner
@@ -55,23 +57,23 @@ def test_reports_of_a_death_follow_from_its_cause_and_stand_alone_without() -> N
     assert told(order("rank 0 died\nslowly\n")) == [("echo", None), ("warning", None)]
 
 
-def test_circles_end_with_the_earliest() -> None:
-    a = signature("a", "one", specificity=4, leads_to=("b",))
-    b = signature("b", "two", specificity=5, leads_to=("c",))
-    c = signature("c", "three", specificity=6, leads_to=("a",))
-    found = order("two\none\nthree\n", a, b, c)
-    assert told(found) == [("b", None), ("a", "b"), ("c", "b")]
-
-
-def test_a_consequence_of_a_consequence_follows_from_the_root() -> None:
-    a = signature("a", "one", specificity=4, leads_to=("b",))
-    b = signature("b", "two", specificity=5, leads_to=("c",))
-    c = signature("c", "three", specificity=6)
-    assert told(order(f"three\n{FAR}two\n{FAR}one\n", a, b, c)) == [
-        ("a", None),
-        ("c", "a"),
-        ("b", "a"),
+@pytest.mark.parametrize(
+    ("leads_to", "text", "expected"),
+    [
+        (("b", "c", "a"), "two\none\nthree\n", [("b", None), ("a", "b"), ("c", "b")]),
+        (("b", "c"), f"three\n{FAR}two\n{FAR}one\n", [("a", None), ("c", "a"), ("b", "a")]),
+    ],
+    ids=["a circle ends with the earliest", "a chain ends with its root"],
+)
+def test_consequences_of_consequences(
+    leads_to: tuple[str, ...], text: str, expected: list[tuple[str, str | None]]
+) -> None:
+    names, words = "abc", ("one", "two", "three")
+    signatures = [
+        signature(name, word, specificity=4 + at, leads_to=leads_to[at : at + 1])
+        for at, (name, word) in enumerate(zip(names, words, strict=True))
     ]
+    assert told(order(text, *signatures)) == expected
 
 
 def test_harmless_ones_come_last_and_explain_nothing() -> None:

@@ -72,30 +72,24 @@ def test_memory_that_grows_is_a_leak() -> None:
     assert "512 MiB a step" in said[0]
 
 
+def test_what_needs_no_records_of_this_kind_gets_none() -> None:
+    frames = (wire.SceneFrame("train.py:12", "step", (TARGET,)),)
+    text = "FileNotFoundError: [Errno 2] No such file or directory: 'a.pt'"
+    assert told(text, wire.CrashScene(frames))[0] == []
+    assert scene.record_of([(7, wire.Crashed(LABEL))]) is None
+    assert told(LABEL)[0] == []
+
+
+def test_one_long_batch_and_one_that_did_not_fit_from_the_start() -> None:
+    recorded = history(4.0, batch_elements=5000, most_elements=1000)
+    assert "larger than any before: 5000 elements" in told(OUT_OF_MEMORY, recorded)[0][0]
+    usual = history(4.0, batch_elements=1000, most_elements=1000)
+    assert not any("larger" in said for said in told(OUT_OF_MEMORY, usual)[0])
+    assert "No step was complete" in told(OUT_OF_MEMORY, history())[0][0]
+
+
 @pytest.mark.parametrize("gib", [[4.0] * 40, [1, 9, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]])
 def test_memory_that_stays_is_no_leak(gib: list[float]) -> None:
     said, root = told(OUT_OF_MEMORY, history(*gib))
     assert root == "cuda-oom"
     assert "It is no leak" in said[0]
-
-
-def test_one_long_batch() -> None:
-    recorded = history(4.0, batch_elements=5000, most_elements=1000)
-    assert "larger than any before: 5000 elements" in told(OUT_OF_MEMORY, recorded)[0][0]
-    usual = history(4.0, batch_elements=1000, most_elements=1000)
-    assert not any("larger" in said for said in told(OUT_OF_MEMORY, usual)[0])
-
-
-def test_it_did_not_fit_from_the_start() -> None:
-    assert "No step was complete" in told(OUT_OF_MEMORY, history())[0][0]
-
-
-def test_an_error_of_another_kind_gets_no_tensors() -> None:
-    frames = (wire.SceneFrame("train.py:12", "step", (TARGET,)),)
-    text = "FileNotFoundError: [Errno 2] No such file or directory: 'a.pt'"
-    assert told(text, wire.CrashScene(frames))[0] == []
-
-
-def test_without_records_nothing_is_added() -> None:
-    assert scene.record_of([(7, wire.Crashed(LABEL))]) is None
-    assert told(LABEL)[0] == []

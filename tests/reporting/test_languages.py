@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from flatout.nouns.errors import UserError
 from flatout.reporting import languages
 
 
@@ -24,13 +23,6 @@ from flatout.reporting import languages
 def test_by_locale(environ: dict[str, str], language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     assert languages.chosen(None, environ) == language
-
-
-def test_asked_for_is_what_counts() -> None:
-    assert languages.chosen("zh_CN", {"LANG": "en_US"}) == "zh"
-    assert languages.chosen("EN", {"LANG": "zh_CN"}) == "en"
-    with pytest.raises(UserError, match="tlh"):
-        languages.chosen("tlh")
 
 
 def test_a_terminal_without_the_letters_gets_english(monkeypatch: pytest.MonkeyPatch) -> None:

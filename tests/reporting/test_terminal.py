@@ -24,7 +24,7 @@ def test_warn_is_one_line_whatever_comes_in(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "flatout: warning: machine differs from the plan's !\n"
 
 
-def test_run_summary_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_with_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     end = RunEnd(
         steps=1200,
         samples_per_s=78.0,
@@ -33,7 +33,7 @@ def test_run_summary_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -
         engaged=("bf16-autocast", "channels-last"),
         not_engaged={"compile": "Traceback\nno C++ compiler"},
     )
-    terminal.run_summary(end)
+    terminal.run_ended(end, quiet=False)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,14 +40,49 @@ def states(book: AlertBook, now_s: float, job: JobHistory | None = None) -> list
     return [alert.state for alert in book.update([View(now_s, "node", job=job)])]
 
 
-def test_an_alert_waits_as_long_as_its_rule_asks() -> None:
-    rule = Planned([breach(hold_s=5.0)])
+HOLDS, WAITS, KEEPS = breach(), breach(hold_s=5.0), breach(fires=False)
+STORIES: dict[str, list[tuple[float, Breach | None, list[str]]]] = {
+    "it waits as long as its rule asks": [
+        (100.0, WAITS, ["pending"]),
+        (104.0, WAITS, ["pending"]),
+        (105.0, WAITS, ["firing"]),
+    ],
+    "it is resolved a while after the rule has held last": [
+        (100.0, HOLDS, ["firing"]),
+        (100.0 + CLEARS_S - 1, None, ["firing"]),
+        (100.0 + CLEARS_S, None, ["resolved"]),
+        (101.0 + CLEARS_S + KEPT_S, None, []),
+    ],
+    "between the thresholds it goes on and none begins": [
+        (100.0, KEEPS, []),
+        (101.0, HOLDS, ["firing"]),
+        (200.0, KEEPS, ["firing"]),
+    ],
+    "the clock may be put back while it fires": [
+        (10_000.0, HOLDS, ["firing"]),
+        (100.0, None, ["firing"]),
+        (111.0, None, ["resolved"]),
+    ],
+    "the clock may be put back while it waits": [
+        (10_000.0, WAITS, ["pending"]),
+        (100.0, WAITS, ["pending"]),
+        (105.0, WAITS, ["firing"]),
+    ],
+    "time that nobody watched, as the machine slept, does not count": [
+        (100.0, breach(hold_s=60.0), ["pending"]),
+        (3700.0, breach(hold_s=60.0), ["pending"]),
+    ],
+}
+"""When the book is asked, what the rule answers, and the states of all alerts then."""
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_life_of_an_alert(name: str) -> None:
+    rule = Planned()
     book = AlertBook([rule])
-    assert states(book, 100.0) == ["pending"]
-    assert states(book, 104.0) == ["pending"]
-    assert states(book, 105.0) == ["firing"]
-    (alert,) = book.alerts
-    assert (alert.since_s, alert.fired_s, alert.id) == (100.0, 105.0, "planned-rule")
+    for now_s, answer, told in STORIES[name]:
+        rule.answers = [answer] if answer is not None else []
+        assert states(book, now_s) == told, now_s
 
 
 def test_since_when_where_the_rule_knows_it() -> None:
@@ -57,27 +93,7 @@ def test_since_when_where_the_rule_knows_it() -> None:
     rule.answers = [breach(since_s=45.0)]
     states(book, 101.0)
     (alert,) = book.alerts
-    assert (alert.since_s, alert.fired_s) == (40.0, 100.0)
-
-
-def test_it_is_resolved_a_while_after_the_rule_has_held_last() -> None:
-    rule = Planned([breach()])
-    book = AlertBook([rule])
-    assert states(book, 100.0) == ["firing"]
-    rule.answers = []
-    assert states(book, 100.0 + CLEARS_S - 1) == ["firing"]
-    assert states(book, 100.0 + CLEARS_S) == ["resolved"]
-    assert states(book, 101.0 + CLEARS_S + KEPT_S) == []
-
-
-def test_between_the_thresholds_it_goes_on_and_none_begins() -> None:
-    rule = Planned([breach(fires=False)])
-    book = AlertBook([rule])
-    assert states(book, 100.0) == []
-    rule.answers = [breach()]
-    assert states(book, 101.0) == ["firing"]
-    rule.answers = [breach(fires=False)]
-    assert states(book, 200.0) == ["firing"]
+    assert (alert.since_s, alert.fired_s, alert.id) == (40.0, 100.0, "planned-rule")
 
 
 def test_a_rule_that_is_asked_seldom_holds_meanwhile_and_forgets_a_job() -> None:
@@ -110,41 +126,13 @@ def test_a_rule_that_fails_is_left_out_and_named() -> None:
     assert len(book.notes) == 1
 
 
-def test_what_a_job_died_of_stays() -> None:
+def test_what_a_job_died_of_stays_and_goes_with_the_job() -> None:
     rule = Planned([breach()])
     book, job = AlertBook([rule]), JobHistory("7-1", 7, 0.0)
     assert states(book, 100.0, job) == ["firing"]
     rule.answers, job.ended_s = [], 101.0
     assert states(book, 500.0, job) == ["firing"]
-
-
-def test_the_clock_may_be_put_back() -> None:
-    rule = Planned([breach()])
-    book = AlertBook([rule])
-    assert states(book, 10_000.0) == ["firing"]
-    rule.answers = []
-    assert states(book, 100.0) == ["firing"]
-    assert states(book, 111.0) == ["resolved"]
-    rule = Planned([breach(hold_s=5.0)])
-    book = AlertBook([rule])
-    assert states(book, 10_000.0) == ["pending"]
-    assert states(book, 100.0) == ["pending"]
-    assert states(book, 105.0) == ["firing"]
-
-
-def test_time_that_nobody_watched_is_no_time_in_which_a_rule_held() -> None:
-    rule = Planned([breach(hold_s=60.0)])
-    book = AlertBook([rule])
-    assert states(book, 100.0) == ["pending"]
-    assert states(book, 100.0 + 3600) == ["pending"]  # the machine slept
-
-
-def test_alerts_of_a_job_go_with_it() -> None:
-    rule = Planned([breach()])
-    book, job = AlertBook([rule]), JobHistory("7-1", 7, 0.0, ended_s=90.0)
-    assert states(book, 100.0, job) == ["firing"]
-    rule.answers = []
-    assert states(book, 101.0) == []
+    assert states(book, 501.0) == []
 
 
 def test_the_worst_come_first_and_there_are_not_too_many() -> None:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
@@ -134,7 +134,10 @@ def names() -> list[str]:
 def call(arguments: Sequence[str]) -> int:
     """Run the command in `arguments`. Returns its exit code. Raises UserError, typer's errors."""
     if COMPLETION in os.environ:
-        name, words = next(iter(_typed()), None), [*arguments]
+        # The words of the line that a shell wants completed, without options.
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        typed = (word for word in line.split()[1:] if not word.startswith("-"))
+        name, words = next(typed, None), [*arguments]
     else:
         name, words = _modern(arguments)
     result = application(name if name in names() else None)(
@@ -162,6 +165,11 @@ def _modern(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     return name, words
 
 
+def print_document(document: Any) -> None:
+    """Print what --json answers."""
+    typer.echo(json.dumps(document, indent=2))
+
+
 def expanded(words: Sequence[str]) -> list[str]:
     """The words, with the names of files in the place of *.log: no shell of Windows does that."""
     if sys.platform != "win32":
@@ -169,12 +177,6 @@ def expanded(words: Sequence[str]) -> list[str]:
     import glob
 
     return [name for word in words for name in (sorted(glob.glob(word)) or [word])]  # noqa: PTH207
-
-
-def _typed() -> Iterator[str]:
-    """The words of the line that a shell wants completed, without options."""
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    yield from (word for word in line.split()[1:] if not word.startswith("-"))
 
 
 def application(selected: str | None = None) -> typer.Typer:
@@ -190,52 +192,37 @@ def application(selected: str | None = None) -> typer.Typer:
     )
     app.callback()(_flatout)
     if selected is None:
-        _list(app)
+        entries = {name: entry(name) for name in names()}
+        for name in sorted(entries, key=lambda it: (GROUPS.index(entries[it].group), entries[it])):
+            group, _, summary = entries[name]
+            app.command(name, help=summary, rich_help_panel=group)(_not_loaded)
         return app
     module = importlib.import_module(_module(selected))
+    text = _help(module.command.__doc__ or "")
     if hasattr(module, "SUBCOMMANDS"):
-        app.add_typer(_subcommands(module), name=selected)
-    else:
-        _add(app, selected, module)
-    return app
-
-
-def _list(app: typer.Typer) -> None:
-    """Add every command with the first line of its help, in the order of the overview."""
-    entries = {name: entry(name) for name in names()}
-    for name in sorted(
-        entries, key=lambda name: (GROUPS.index(entries[name].group), entries[name])
-    ):
-        group, _, summary = entries[name]
-        app.command(name, help=summary, rich_help_panel=group)(_not_loaded)
-
-
-def _add(app: typer.Typer, name: str, module: ModuleType) -> None:
+        subcommands = typer.Typer(
+            cls=_Overview,
+            help=text,
+            add_completion=False,
+            no_args_is_help=True,
+            subcommand_metavar="COMMAND",
+        )
+        subcommands.callback()(module.command)
+        for function in module.SUBCOMMANDS:
+            subcommands.command(function.__name__, help=_help(function.__doc__ or ""))(function)
+        app.add_typer(subcommands, name=selected)
+        return app
     settings = getattr(module, "CONTEXT", None)
     usage = SCRIPT_USAGE if settings is SCRIPT_CONTEXT else "[OPTIONS]"
     register = app.command(
-        name,
+        selected,
         cls=_WithUsage,
-        help=_help(module.command.__doc__ or ""),
+        help=text,
         context_settings=settings,
         options_metavar=getattr(module, "USAGE", usage),
     )
     register(module.command)
-
-
-def _subcommands(module: ModuleType) -> typer.Typer:
-    """The group of a command that has subcommands."""
-    group = typer.Typer(
-        cls=_Overview,
-        help=_help(module.command.__doc__ or ""),
-        add_completion=False,
-        no_args_is_help=True,
-        subcommand_metavar="COMMAND",
-    )
-    group.callback()(module.command)
-    for function in module.SUBCOMMANDS:
-        group.command(function.__name__, help=_help(function.__doc__ or ""))(function)
-    return group
+    return app
 
 
 def entry(name: str) -> CommandEntry:

@@ -101,10 +101,18 @@ def begun(job: RankJob, asked: AskedRanks) -> Iterator[BegunRanks | None]:
             yield ranks
         return
     layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
-    if layout.size == 1:  # an engine with one node and one GPU
-        yield _alone(job, layout, asked.restarts)
-    else:
+    if layout.size > 1:
         yield _on_this_machine(job, asked, layout, machine)
+    elif not asked.restarts:  # an engine with one node and one GPU
+        yield None
+    else:
+        from flatout.reporting import ranks as report
+        from flatout.running.ranks.restarting import LoneRank, Restarts
+
+        def group() -> StartedRanks:
+            return LoneRank(job.target, layout)
+
+        yield BegunRanks(group(), None, Restarts(asked.restarts, group, report.started_again))
 
 
 def _on_this_machine(
@@ -136,19 +144,6 @@ def _on_this_machine(
         return StartedRanks(job.target, begin.layout, report.failed)
 
     return BegunRanks(group(), begin.scaling, Restarts(asked.restarts, group, report.started_again))
-
-
-def _alone(job: RankJob, layout: RankLayout, restarts: int) -> BegunRanks | None:
-    """One process, on an engine that could have given several."""
-    from flatout.reporting import ranks as report
-    from flatout.running.ranks.restarting import LoneRank, Restarts
-
-    def group() -> StartedRanks:
-        return LoneRank(job.target, layout)
-
-    if not restarts:
-        return None
-    return BegunRanks(group(), None, Restarts(restarts, group, report.started_again))
 
 
 @contextmanager

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from flatout.commands import _options
-from flatout.nouns.ceiling import Benched
+from flatout.commands import _options, print_document
 from flatout.nouns.errors import INTERRUPTED
 
 PLACE = ("Understand", 3)
@@ -53,41 +49,23 @@ def command(
 
     Exit code: 0 if all results are as expected, 1 if one is too low or --expect fails.
     """
-    return _report(_measured(quick, only or (), device or (), expect, python), as_json)
-
-
-def _measured(
-    quick: bool,
-    only: Sequence[str],
-    device: Sequence[str],
-    expect: str | None,
-    python: str | None,
-) -> Benched:
     from flatout.benching import benching
     from flatout.benching.ceiling_run import CeilingOrders
     from flatout.diagnosing import expectation
-    from flatout.diagnosing.diagnose import diagnose_benched
-    from flatout.reporting.terminal import BenchView
+    from flatout.diagnosing.diagnose import diagnose_benched, problems
+    from flatout.reporting import terminal
+    from flatout.reporting.bench import bench_document
     from flatout.running.one.command import chosen_python
 
     if expect is not None:
         expectation.check_known(expect)
     executable = chosen_python(python)
-    with BenchView() as view:
-        orders = CeilingOrders(quick, tuple(only), tuple(device))
+    with terminal.BenchView() as view:
+        orders = CeilingOrders(quick, tuple(only or ()), tuple(device or ()))
         benched, machine = benching.bench(executable, orders, view, expect)
-    return expectation.judged(benched, diagnose_benched(benched, machine))
-
-
-def _report(benched: Benched, as_json: bool) -> int:
-    """Print the result; 1 if too slow or not the expected GPU."""
-    from flatout.diagnosing.diagnose import problems
-    from flatout.reporting import terminal
-    from flatout.reporting.bench import bench_document
-
+    benched = expectation.judged(benched, diagnose_benched(benched, machine))
     if as_json:
-        json.dump(bench_document(benched), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(bench_document(benched))
     else:
         terminal.bench(benched)
     if benched.interrupted:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flatout.commands import _options, threshold
+from flatout.commands import _options, print_document, threshold
 from flatout.nouns.errors import UserError
 from flatout.nouns.profile import Profiled
 
@@ -50,7 +48,7 @@ def command(
     limit = threshold("--fail-above", fail_above) if fail_above is not None else None
     comparison = compare.compare(_profile(before), _profile(after))
     if as_json:
-        sys.stdout.write(json.dumps(compare.document(comparison), indent=2) + "\n")
+        print_document(compare.document(comparison))
     else:
         compare_screen.compared(comparison, (str(before), str(after)))
     if limit is None:
@@ -68,14 +66,10 @@ def _profile(path: Path) -> Profiled:
     if path.is_dir() and (path / "profile.json").exists():
         path = path / "profile.json"
     if recognising.holds_trace(path):
-        return _analysed(path)
+        from flatout.diagnosing.diagnose import diagnose_profile
+        from flatout.profiling import recording
+
+        recorded = recording.from_traces([path])
+        findings = diagnose_profile(recorded.profile)
+        return Profiled(recorded.profile, findings, recorded.notes)
     return document.load(path)
-
-
-def _analysed(path: Path) -> Profiled:
-    from flatout.diagnosing.diagnose import diagnose_profile
-    from flatout.profiling import recording
-
-    recorded = recording.from_traces([path])
-    findings = diagnose_profile(recorded.profile)
-    return Profiled(recorded.profile, findings, recorded.notes)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from flatout.commands import _options
+from flatout.commands import _options, print_document
 from flatout.nouns.diagnosed import Diagnosed, Health
 from flatout.nouns.errors import UserError
 
@@ -68,8 +66,7 @@ def command(
     if as_json:
         from flatout.reporting import document
 
-        json.dump(document.doctor_document(diagnosed), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(document.doctor_document(diagnosed))
     else:
         from flatout.reporting import terminal
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flatout.commands import _options
+from flatout.commands import _options, print_document
 from flatout.nouns.ejected import Ejected, EjectedBoost
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan
@@ -54,9 +53,10 @@ def command(
         yours=tuple(script_syntax.free(hand)),
     )
     ejected = ejecting.as_changes(ejected, contents, None if no_run else terminal.say)
-    typer.echo(
-        json.dumps(document.eject_document(ejected), indent=2) if as_json else lines.source(ejected)
-    )
+    if as_json:
+        print_document(document.eject_document(ejected))
+    else:
+        typer.echo(lines.source(ejected))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import _options, warn
+from flatout.commands import _options, print_document, warn
 
 if TYPE_CHECKING:
     from flatout.installing.target import Target
@@ -130,7 +129,7 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     path = file.remove(packages) if remove else file.install(packages)
     if as_json:
         document = {"installed": not remove, "file": str(path) if path is not None else None}
-        typer.echo(json.dumps({**_head("hook"), **document}, indent=2))
+        print_document({**_head("hook"), **document})
     elif path is None:
         typer.echo(f"{packages} has no such file: nothing was deleted", err=True)
     elif remove:
@@ -157,7 +156,7 @@ def _answered(kind: str, target: Target, mirror: str | None, as_json: bool) -> i
 
     answer = answers.answer(kind, target, mirror)
     if as_json:
-        typer.echo(json.dumps({**_head(kind), **answer.document()}, indent=2))
+        print_document({**_head(kind), **answer.document()})
     else:
         typer.echo(answer.text, nl=False)
     return 0

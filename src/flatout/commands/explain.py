@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import _options, look_here, warn
+from flatout.commands import _options, look_here, print_document, warn
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.explaining.explaining import Source
-    from flatout.nouns.explained import Explained
     from flatout.nouns.page import Page
 
 PLACE = ("Fix", 2)
@@ -60,37 +58,34 @@ def command(
 
     Exit code: 0 if the error is known, 1 if it is not.
     """
-    from flatout.reporting import languages
+    from flatout.nouns.explained import Explained
+    from flatout.reporting import document, explained, languages
 
     words, language = what or [], languages.chosen(lang)
     if len(words) == 1 and WORD.fullmatch(words[0]) and not Path(words[0]).exists():
         page = _page(words[0], "en" if as_json else language)
         if page is not None:
-            return _show(page, words[0], as_json, asked=lang and language)
-    from flatout.reporting import document, explained
-
-    answer = _answer(words, python)
-    if as_json:
-        typer.echo(json.dumps(document.explain_document(answer), indent=2))
-    else:
-        explained.explained(answer, language)
-    return 0 if answer.recognised else 1
-
-
-def _answer(words: list[str], python: str | None) -> Explained:
-    """The answer for texts and logs."""
+            text = page if isinstance(page, str) else page.markdown
+            if as_json:
+                told = {"id": words[0], "body": page} if isinstance(page, str) else page
+                print_document(document.explain_document(Explained(()), told))
+            else:
+                in_chinese = any("\u4e00" <= letter <= "\u9fff" for letter in text)
+                if lang and language == "zh" and not in_chinese:
+                    warn("这一页只有英文版")
+                explained.page(text)
+            return 0
     from flatout.explaining.explaining import explain
 
     try:
-        return explain(_sources(words), lambda: look_here(python))
+        answer = explain(_sources(words), lambda: look_here(python))
     except OSError as error:
         raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
-
-
-def _in_chinese(page: Page | str) -> bool:
-    """Whether the page is in Chinese."""
-    text = page if isinstance(page, str) else page.markdown
-    return any("\u4e00" <= letter <= "\u9fff" for letter in text)
+    if as_json:
+        print_document(document.explain_document(answer))
+    else:
+        explained.explained(answer, language)
+    return 0 if answer.recognised else 1
 
 
 def _page(name: str, language: str) -> Page | str | None:
@@ -101,36 +96,17 @@ def _page(name: str, language: str) -> Page | str | None:
     from flatout.diagnosing import pages
     from flatout.watching import pages as alert_pages
 
-    page = pages.find(name) or alert_pages.find(name) or _by_id(name)
-    return page or (pages.of_signature(name, language) if CODE.fullmatch(name) else None)
-
-
-def _by_id(name: str) -> str | None:
-    """The pages of the boost, backend and engine with that id, or None if there are none."""
+    if page := pages.find(name) or alert_pages.find(name):
+        return page
     from flatout.knowledge import backends, boosts
     from flatout.launching import engines
 
     word = name.strip().lower().replace("_", "-")
     found = [room.get(word).page for room in (boosts, backends) if word in room.ids()]
     found += [engines.page(word)] if word in engines.names() else []
-    return "\n".join(found) or None
-
-
-def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
-    """asked: the language that the user named."""
-    if as_json:
-        from flatout.nouns.explained import Explained
-        from flatout.reporting import document
-
-        told = {"id": name, "body": page} if isinstance(page, str) else page
-        typer.echo(json.dumps(document.explain_document(Explained(()), told), indent=2))
-    else:
-        from flatout.reporting import explained
-
-        if asked == "zh" and not _in_chinese(page):
-            warn("这一页只有英文版")
-        explained.page(page if isinstance(page, str) else page.markdown)
-    return 0
+    if found:
+        return "\n".join(found)
+    return pages.of_signature(name, language) if CODE.fullmatch(name) else None
 
 
 def _sources(words: Sequence[str]) -> Iterator[Source]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn, warn_of_others
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    duration,
+    print_document,
+    user_command,
+    warn,
+    warn_of_others,
+)
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -103,16 +109,16 @@ def command(
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
-    return _answer(ctx.args, ctx.params)
+    from flatout.reporting import export as report
 
-
-def _answer(words: list[str], options: dict[str, Any]) -> int:
-    """Returns the exit code. options: those of `command`, by their names there."""
-    python, capture = options["python"], options["capture"]
-    settings = _settings(options)
-    as_json = options["as_json"]
-    request = {"weights": options["weights"], "model": options["model"], "beside": as_json}
-    return _report(_exported(words, capture, settings, python, request), as_json)
+    settings = _settings(ctx.params)
+    request = {"weights": weights, "model": model, "beside": as_json}
+    result = _exported(ctx.args, capture, settings, python, request)
+    if as_json:
+        print_document(report.export_document(result))
+    else:
+        report.show_export(result)
+    return 0 if result.chosen is not None else 1
 
 
 def _settings(options: dict[str, Any]) -> ExportSettings:
@@ -145,7 +151,8 @@ def _exported(
     request: dict[str, Any],
 ) -> ExportResult:
     """Capture if requested, then export."""
-    from flatout.exporting import artefact, candidates, export
+    from flatout.exporting import artefact, candidates, capturing, export
+    from flatout.nouns.captured import CaptureRequest
     from flatout.reporting import terminal
     from flatout.reporting.export import ExportView
 
@@ -157,28 +164,8 @@ def _exported(
         raise UserError("--capture runs no script", f"flatout export --capture {capture}")
     if capture is None:
         terminal.say("running the script to capture its model and inputs")
-        capture = _captured(words, python, request)
+        resolved = user_command("export", words, python)
+        capture = capturing.capture(resolved, CaptureRequest(**request), warn).folder
     warn_of_others()
     with ExportView() as view:
         return export.run(capture, settings, view.step)
-
-
-def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:
-    """The capture folder of a script that runs now; request: what to capture."""
-    from flatout.exporting import capturing
-    from flatout.nouns.captured import CaptureRequest
-
-    resolved = user_command("export", words, python)
-    return capturing.capture(resolved, CaptureRequest(**request), warn).folder
-
-
-def _report(result: ExportResult, as_json: bool) -> int:
-    """Print the answer; 1 if nothing was kept."""
-    from flatout.reporting.export import export_document, show_export
-
-    if as_json:
-        json.dump(export_document(result), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        show_export(result)
-    return 0 if result.chosen is not None else 1

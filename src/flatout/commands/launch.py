@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, program
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, print_document, program
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
-    from flatout.nouns.launched import JobState, LaunchRequest, PreparedLaunch, SubmittedJob
+    from flatout.nouns.launched import LaunchRequest, PreparedLaunch, SubmittedJob
 
 PLACE = ("Speed up", 6)
 CONTEXT = SCRIPT_CONTEXT
@@ -144,17 +143,11 @@ def command(
 
     Exit code: that of the job; 2 for wrong usage.
     """
-    return _answer(ctx.args, ctx.params)
-
-
-def _answer(words: list[str], options: dict[str, Any]) -> int:
-    """Returns the exit code. options: those of `command`, by their names there."""
-    as_json = options["as_json"]
-    if options["listing"]:
+    if listing:
         return _listed(as_json)
-    if options["follow"] or options["cancel"]:
-        return _existing(options["follow"], options["cancel"], as_json)
-    return _launched(_request(words, options), options)
+    if follow or cancel:
+        return _existing(follow, cancel, as_json)
+    return _launched(_request(ctx.args, ctx.params), ctx.params)
 
 
 def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
@@ -167,19 +160,24 @@ def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
     report.asked(prepared, title)
     if options["dry_run"]:
         if options["as_json"]:
-            _print(report.launch_document(prepared))
+            print_document(report.launch_document(prepared))
         else:
             report.files(prepared)
         return 0
     if not options["yes"]:
-        _agreed()
+        if not sys.stdin or not sys.stdin.isatty():
+            raise UserError("there is no terminal to ask on", "agree beforehand: --yes")
+        sys.stderr.write("submit? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UserError("nothing was submitted", exit_code=1)
     job = launch.submit(prepared)
     report.submitted(job, title)
     if options["no_follow"]:
         for words, line in report.hints(job):
             sys.stderr.write(f"  {words}: {line}\n")
         if options["as_json"]:
-            _print(report.launch_document(prepared, job))
+            print_document(report.launch_document(prepared, job))
         return 0
     return _followed(job, options["as_json"], prepared)
 
@@ -197,13 +195,21 @@ def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
     rest, module = program("launch", words)
     argv = rest if module is None else ("-m", module, *rest)
     limit, gpus = options["time"], options["gpus"]
+    nodes = options["nodes"]
+    hosts = tuple(host.strip() for host in options["hosts"].split(",") if host.strip())
+    if hosts and nodes not in (1, len(hosts)):
+        raise UserError(f"--nodes is {nodes}, but --hosts names {len(hosts)}", "leave --nodes out")
+    if gpus is not None and gpus != "all":
+        if not gpus.isdecimal() or not int(gpus):
+            raise UserError(f"--gpus {gpus!r} is neither all nor a number of GPUs", "--gpus all")
+        gpus = int(gpus)
     return LaunchRequest(
         engine=options["engine"],
         argv=argv,
         name=options["name"] or folders.default_name(argv),
         folder=Path.cwd(),
-        nodes=_nodes(options["nodes"], options["hosts"]),
-        gpus=_gpus(gpus) if gpus is not None else None,
+        nodes=len(hosts) or nodes,
+        gpus=gpus,
         ranks=options["ranks"],
         time_s=duration("--time", limit) if limit is not None else None,
         variables=_variables(options["env"] or ()),
@@ -214,31 +220,10 @@ def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
         partition=options["partition"],
         account=options["account"],
         queue=options["queue"],
-        hosts=_hosts(options["hosts"]),
+        hosts=hosts,
         python=options["python"],
         options=tuple(_pair("--set", text) for text in options["setting"] or ()),
     )
-
-
-def _nodes(nodes: int, hosts: str) -> int:
-    """The number of nodes: one for each host if hosts are named."""
-    named = len(_hosts(hosts))
-    if named and nodes not in (1, named):
-        raise UserError(f"--nodes is {nodes}, but --hosts names {named}", "leave --nodes out")
-    return named or nodes
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    return tuple(host.strip() for host in text.split(",") if host.strip())
-
-
-def _gpus(text: str) -> Any:
-    """`all` or a number."""
-    if text == "all":
-        return text
-    if not text.isdecimal() or not int(text):
-        raise UserError(f"--gpus {text!r} is neither all nor a number of GPUs", "--gpus all")
-    return int(text)
 
 
 def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -287,16 +272,6 @@ def _lock() -> str:
     return ""
 
 
-def _agreed() -> None:
-    """Ask for consent. Raises UserError if nobody can answer or the answer is no."""
-    if not sys.stdin or not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask on", "agree beforehand: --yes")
-    sys.stderr.write("submit? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was submitted", exit_code=1)
-
-
 def _existing(follow: str, cancel: str, as_json: bool) -> int:
     """Follow or end an earlier job."""
     from flatout.launching import engines, folders
@@ -318,7 +293,7 @@ def _listed(as_json: bool) -> int:
 
     jobs = [(job, engines.load(job.engine).state(job)) for job in folders.submitted(Path.cwd())]
     if as_json:
-        _print([report.launch_document(None, job, now) for job, now in jobs])
+        print_document([report.launch_document(None, job, now) for job, now in jobs])
     elif jobs:
         report.listing(jobs)
     else:
@@ -350,17 +325,7 @@ def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None)
             failure = following.first_failure(job, now.first)
             report.failed(failure, job, languages.chosen(None))
     if as_json:
-        _print(report.launch_document(prepared, job, now, failure))
-    return _exit_code(now)
-
-
-def _exit_code(now: JobState | None) -> int:
-    """The job's own exit code if the engine knows it, else one for how it ended."""
+        print_document(report.launch_document(prepared, job, now, failure))
     if now is None or now.state == "ended":
         return 0
     return now.returncode if now.returncode and 0 < now.returncode < 256 else 1
-
-
-def _print(document: Any) -> None:
-    json.dump(document, sys.stdout, indent=2)
-    sys.stdout.write("\n")

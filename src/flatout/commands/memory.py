@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, look_here, user_command
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    duration,
+    look_here,
+    print_document,
+    user_command,
+)
 from flatout.nouns.errors import UserError
-
-if TYPE_CHECKING:
-    from flatout.nouns.memory_fit import MemoryFit
 
 PLACE = ("Understand", 6)
 CONTEXT = SCRIPT_CONTEXT
@@ -59,20 +61,32 @@ def command(
     Exit code: 0 if it fits, 1 if it does not, 2 if nothing could be measured.
     """
     from flatout.measuring import memory as measuring
+    from flatout.reporting import memory as report
     from flatout.running.one import folder
 
     resolved = user_command("memory", ctx.args, python)
     limit_s = duration("--limit", limit)
     count, size = _devices(gpus, memory, nodes, python)
     devices = measuring.devices(count, nodes, size)
-    return _report(measuring.fit(resolved, devices, limit_s, folder.fresh("memory")), as_json)
+    fit = measuring.fit(resolved, devices, limit_s, folder.fresh("memory"))
+    if as_json:
+        print_document(report.document(fit))
+    else:
+        report.show_fit(fit)
+    return 0 if fit.chosen is not None else 1
 
 
 def _devices(
     gpus: int | None, memory: str | None, nodes: int, python: str | None
 ) -> tuple[int, int]:
     """GPUs per node and bytes of each; those of this machine if they are not given."""
-    size = _size(memory) if memory is not None else None
+    from flatout.nouns import units
+
+    size = None
+    if memory is not None:
+        size = int(units.size_bytes(memory) or 0)
+        if not size:
+            raise UserError(f"--memory {memory!r} is not a size", "write it as --memory 80GB")
     if gpus is not None and size is not None:
         return gpus, size
     machine = look_here(python)
@@ -85,24 +99,3 @@ def _devices(
             f"give it: flatout memory --gpus {gpus or 8} --memory 80GB train.py",
         )
     return gpus or max(1, len(sizes)), size or min(sizes)
-
-
-def _size(text: str) -> int:
-    from flatout.nouns import units
-
-    size = units.size_bytes(text)
-    if not size:
-        raise UserError(f"--memory {text!r} is not a size", "write it as --memory 80GB")
-    return int(size)
-
-
-def _report(fit: MemoryFit, as_json: bool) -> int:
-    """Print the answer; 0 if it fits, 1 if it does not."""
-    from flatout.reporting import memory
-
-    if as_json:
-        json.dump(memory.document(fit), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        memory.show_fit(fit)
-    return 0 if fit.chosen is not None else 1

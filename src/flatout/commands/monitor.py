@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from flatout.commands import _options
+from flatout.commands import _options, print_document
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
 
@@ -94,8 +94,16 @@ def command(
       flatout monitor node1 node2
       flatout monitor --replay .flatout/runs/20261124T091500Z-run
     """
-    source = _Source(_named(hosts, slurm), remote, every, replay, speed)
-    _check(follow and not as_json, port is not None and not web)
+    names = tuple(hosts or ())
+    if slurm is not None:
+        from flatout.watching.nodes import slurm_hosts
+
+        names += tuple(slurm_hosts(slurm))
+    source = _Source(names, remote, every, replay, speed)
+    if follow and not as_json:
+        raise UserError("--follow goes with --json", "flatout monitor --json --follow")
+    if port is not None and not web:
+        raise UserError("--port goes with --web", "flatout monitor --web")
     if once or (as_json and not follow):
         return _one(source, as_json)
     page = (port or 0) if web else None
@@ -105,14 +113,6 @@ def command(
 
     with serving(prometheus) as exposition:
         return _shown(source, exposition, as_json, page)
-
-
-def _check(lone_follow: bool, lone_port: bool) -> None:
-    """Refuse options that have no meaning without another."""
-    if lone_follow:
-        raise UserError("--follow goes with --json", "flatout monitor --json --follow")
-    if lone_port:
-        raise UserError("--port goes with --web", "flatout monitor --web")
 
 
 def _shown(source: _Source, exposition: Exposition | None, as_json: bool, port: int | None) -> int:
@@ -126,25 +126,33 @@ def _shown(source: _Source, exposition: Exposition | None, as_json: bool, port: 
     if exposition is not None:
         frames = _told(frames, exposition)
     if as_json:
-        return _documents(frames)
+        from flatout.nouns import frame_json
+
+        for frame in frames:
+            try:
+                sys.stdout.write(json.dumps(frame_json.dump(frame)) + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                break
+        return 0
     if port is not None:
         return _page(frames, port)
     return _screen(frames, source, told=exposition is not None)
-
-
-def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
-    if slurm is None:
-        return tuple(hosts or ())
-    from flatout.watching.nodes import slurm_hosts
-
-    return (*(hosts or ()), *slurm_hosts(slurm))
 
 
 def _frames(
     source: _Source, observer: JobsObserver | None = None, once: bool = False
 ) -> Iterator[Frame]:
     if source.replay is not None:
-        yield from _recorded(source.replay, source.speed, once)
+        from flatout.watching import recording
+
+        last_s: float | None = None
+        for frame in recording.frames(source.replay):
+            if last_s is not None and not once and sys.stdout.isatty():
+                time.sleep(min(10.0, max(0.0, frame.time_s - last_s) / source.speed))
+            last_s = frame.time_s
+            yield frame
     elif source.hosts:
         from flatout.watching.nodes import Nodes
 
@@ -163,25 +171,13 @@ def _frames(
                 yield from observed.frames(source.every_s)
 
 
-def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
-    """The frames of a run at their original pace, or all at once if nobody looks."""
-    from flatout.watching import recording
-
-    last_s: float | None = None
-    for frame in recording.frames(path):
-        if last_s is not None and not once and sys.stdout.isatty():
-            time.sleep(min(10.0, max(0.0, frame.time_s - last_s) / speed))
-        last_s = frame.time_s
-        yield frame
-
-
 def _one(source: _Source, as_json: bool) -> int:
     """Only the newest frame."""
     (frame,) = deque(_frames(source, once=True), maxlen=1)  # for a recorded run, the last one
     if as_json:
         from flatout.nouns import frame_json
 
-        typer.echo(json.dumps(frame_json.dump(frame), indent=2))
+        print_document(frame_json.dump(frame))
     else:
         from flatout.reporting.monitor import live_screen
 
@@ -194,20 +190,6 @@ def _told(frames: Iterator[Frame], exposition: Exposition) -> Iterator[Frame]:
     for frame in frames:
         exposition.tell(frame)
         yield frame
-
-
-def _documents(frames: Iterator[Frame]) -> int:
-    """One document a line until the reader is gone."""
-    from flatout.nouns import frame_json
-
-    for frame in frames:
-        try:
-            sys.stdout.write(json.dumps(frame_json.dump(frame)) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            break
-    return 0
 
 
 def _page(frames: Iterator[Frame], port: int) -> int:

@@ -18,7 +18,6 @@ from flatout.nouns.observer import Silent
 
 if TYPE_CHECKING:
     from flatout.profiling.recording import ProfileSettings, Recorded
-    from flatout.running.one.command import Command
 
 PLACE = ("Understand", 1)
 CONTEXT = SCRIPT_CONTEXT
@@ -76,12 +75,20 @@ def command(
     if ctx.args and recognising.is_trace(expanded(ctx.args[:1])[0]):
         return _traces(ctx)
     limit = threshold("--fail-above", fail_above)
+    from flatout.profiling import recording
     from flatout.profiling.recording import ProfileSettings
 
     target = user_command("profile", ctx.args, python)
     skip_s = duration("--skip", skip, zero=True)
     settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json)
-    return _record(target, _with_plan(settings, plan), limit)
+    settings = _with_plan(settings, plan)
+    codes: list[int] = []
+
+    def report(recorded: Recorded) -> None:  # as soon as the window is recorded
+        codes.append(_report(recorded, limit, as_json))
+
+    recording.record(target, settings, _Lines(), report)
+    return max(codes)
 
 
 class _Lines(Silent):
@@ -91,19 +98,6 @@ class _Lines(Silent):
         with suppress(OSError, AttributeError):  # stderr may be closed: no reason not to run
             sys.stderr.write(f"flatout: {text}\n")
             sys.stderr.flush()
-
-
-def _record(target: Command, settings: ProfileSettings, limit: float) -> int:
-    """Run the script and report as soon as its window is recorded."""
-    from flatout.profiling import recording
-
-    codes: list[int] = []
-
-    def report(recorded: Recorded) -> None:
-        codes.append(_report(recorded, limit, settings.stdout_to_stderr))
-
-    recording.record(target, settings, _Lines(), report)
-    return max(codes)
 
 
 def _traces(ctx: typer.Context) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ from flatout.commands import (
     warn,
     warn_of_others,
 )
-from flatout.commands._several import AskedRanks, BegunRanks, RankJob, asked_ranks, begun
+from flatout.commands._several import BegunRanks, RankJob, asked_ranks, begun
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
 from flatout.running.one import chosen_boosts, environment, foreground, last_words, summary
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
     from flatout.tuning.live_run import LiveTuning
-    from flatout.watching.job_watch import JobWatch
 
 PLACE = ("Speed up", 2)
 CONTEXT = SCRIPT_CONTEXT
@@ -76,7 +75,27 @@ def command(
     asked = asked_ranks(live, *several)
     found = _plan(target, plan, no_plan, quiet or live or asked is not None), plan or PLAN
     request = _Request(target, *found, python, as_json, quiet)
-    return _begin(request, asked, (exact, only or (), skip or ()), live, steps_left)
+    selection = (exact, only or (), skip or ())
+    if live:
+        from flatout.reporting.live import on_decision
+        from flatout.tuning.live_run import LiveTuning
+
+        decided = on_decision(quiet)
+        tell = (lambda line: None) if quiet else terminal.say
+        tuning = LiveTuning(request.applied, selection, steps_left, decided, tell)
+        if not quiet:
+            warn_of_others()
+            terminal.say("tuning while it trains: a line for each decision, at least one a minute")
+        return _run(request, tuning.boosts, tuning)
+    boosts = chosen_boosts.choose(request.applied.boosts, *selection[1:])
+    if asked is None:
+        return _run(request, boosts)
+    request = request._replace(warned=asked.nodes is not None)
+    job = RankJob(request.target, request.applied, boosts, request.plan_path, request.quiet)
+    with begun(job, asked) as begun_ranks:
+        if begun_ranks is not None and not begun_ranks.heard:
+            request = request._replace(quiet=True, as_json=False)
+        return _run(request, boosts, None, begun_ranks)
 
 
 class _Request(NamedTuple):
@@ -90,63 +109,25 @@ class _Request(NamedTuple):
     """Whether a cluster may announce the end by a signal."""
 
 
-def _begin(
-    request: _Request,
-    asked: AskedRanks | None,
-    selection: tuple[bool, Sequence[str], Sequence[str]],
-    live: bool,
-    steps_left: int | None,
-) -> int:
-    """Run in the requested way."""
-    if live:
-        return _run_live(request, selection, steps_left)
-    boosts = chosen_boosts.choose(request.applied.boosts, *selection[1:])
-    if asked is None:
-        return _run(request, boosts)
-    return _run_ranks(request._replace(warned=asked.nodes is not None), boosts, asked)
-
-
-def _run_live(
-    request: _Request,
-    selection: tuple[bool, Sequence[str], Sequence[str]],
-    steps_left: int | None,
-) -> int:
-    """Tune the script while it trains."""
-    from flatout.reporting.live import on_decision
-    from flatout.tuning.live_run import LiveTuning
-
-    decided = on_decision(request.quiet)
-    tuning = LiveTuning(request.applied, selection, steps_left, decided, _tell(request))
-    if not request.quiet:
-        warn_of_others()
-        terminal.say("tuning while it trains: a line for each decision, at least one a minute")
-    return _run(request, tuning.boosts, tuning)
-
-
-def _tell(request: _Request) -> Callable[[str], None]:
-    return (lambda line: None) if request.quiet else terminal.say
-
-
-def _run_ranks(request: _Request, boosts: tuple[PlannedBoost, ...], asked: AskedRanks) -> int:
-    """Train on several processes."""
-    job = RankJob(request.target, request.applied, boosts, request.plan_path, request.quiet)
-    with begun(job, asked) as ranks:
-        if ranks is not None and not ranks.heard:
-            request = request._replace(quiet=True, as_json=False)
-        return _run(request, boosts, None, ranks)
-
-
 def _run(
     request: _Request,
     boosts: Sequence[PlannedBoost],
     tuning: LiveTuning | None = None,
     ranks: BegunRanks | None = None,
 ) -> int:
-    variables = _variables(request, boosts)
+    variables = environment.warned() if request.warned else {}
+    with harmless("the plan was not compared with this machine"):
+        if boosts:
+            from flatout.tuning import plan_use
+
+            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen_boosts.orders(boosts), request.as_json
-    watch = _watch(request, boosts)
-    answer = tuned = None
+    watch = answer = tuned = None
+    with harmless("the run is not watched"):
+        from flatout.watching.job_watch import JobWatch
+
+        watch = JobWatch(request.target.shown, tuple(boost.id for boost in boosts), warn)
     try:
         settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
         ended = foreground.run(*settings, ranks and ranks.group)
@@ -157,7 +138,12 @@ def _run(
     finally:
         with harmless("the history of this run is not complete"):
             if watch is not None:
-                watch.close(_crash(answer))
+                crash = None
+                if answer is not None and answer.matches:
+                    match = answer.matches[0]
+                    cures = tuple(step.text.en for step in match.cure)
+                    crash = match.title.en, match.cause.en, cures
+                watch.close(crash)
     with harmless("the plan of this run is not written"):
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
@@ -171,17 +157,6 @@ def _run(
     if ranks is not None:
         ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
-
-
-def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, str]:
-    """Additional variables in the program's environment."""
-    variables = environment.warned() if request.warned else {}
-    with harmless("the plan was not compared with this machine"):
-        if boosts:
-            from flatout.tuning import plan_use
-
-            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
-    return variables
 
 
 def _explained(
@@ -224,30 +199,6 @@ def _told(
 
         report.ended(end.ranks)
     return end
-
-
-def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None:
-    """The watch that keeps the history and reports alerts, or None if it cannot."""
-    with harmless("the run is not watched"):
-        from flatout.watching.job_watch import JobWatch
-
-        names = tuple(boost.id for boost in boosts)
-        return JobWatch(request.target.shown, names, warn)
-    return None
-
-
-def _crash(answer: Explained | None) -> tuple[str, str, tuple[str, ...]] | None:
-    """The first match's title, cause and cures for a crash."""
-    match = next(iter(answer.matches), None) if answer is not None else None
-    return (
-        None
-        if match is None
-        else (
-            match.title.en,
-            match.cause.en,
-            tuple(step.text.en for step in match.cure),
-        )
-    )
 
 
 def _plan(target: Command, path: Path | None, no_plan: bool, quiet: bool) -> Plan:

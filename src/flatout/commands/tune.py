@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn, warn_of_others
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    duration,
+    print_document,
+    user_command,
+    warn,
+    warn_of_others,
+)
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
@@ -67,7 +73,11 @@ def command(
     from flatout.tuning import candidates, plan_file, tune
 
     resolved = user_command("tune", ctx.args, python)
-    _check_place(plan)
+    # Say that the plan cannot be written before the search, not after it.
+    if plan.is_dir():
+        raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
+    if not plan.absolute().parent.is_dir():
+        raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
     choice = candidates.Allowance(exact, tuple(only or ()), tuple(skip or ()))
     settings = tune.TuneSettings(duration("--budget", budget), steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
@@ -78,14 +88,6 @@ def command(
         written = plan_file.write_or_keep(tuned.plan, plan, run_folder, warn)
         tuned = dataclasses.replace(tuned, plan_path=str(written))
     return _report(tuned, run_folder / "report.html", why, as_json)
-
-
-def _check_place(plan: Path) -> None:
-    """Raise UserError if the plan cannot be written: before the search, not after it."""
-    if plan.is_dir():
-        raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
-    if not plan.absolute().parent.is_dir():
-        raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
 
 
 def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
@@ -101,8 +103,7 @@ def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
     except (OSError, ImportError) as error:
         terminal.warn(f"the report could not be written: {error}")
     if as_json:
-        json.dump(document.tune_document(tuned), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_document(document.tune_document(tuned))
     else:
         terminal.summary(tuned, why=why)
     if tuned.interrupted and not tuned.plan_path:

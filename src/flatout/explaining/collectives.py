@@ -103,7 +103,8 @@ def states(text: str) -> list[RankState]:
     for row in text.splitlines():
         if "NCCL" not in row and "last enqueued" not in row:
             continue
-        rank = _rank(row)
+        match = _RANK.search(row)
+        rank = int(match[1]) if match else lines.rank(row)
         work, progress = _WORK.search(row), _PROGRESS.search(row)
         timed_out = _TIMED_OUT.search(row)
         if rank is None or (work is None and progress is None and timed_out is None):
@@ -142,13 +143,25 @@ def observations(text: str) -> tuple[Wording, ...]:
     found = [state for state in states(text) if state.number is not None]
     if not found:
         return ()
-    said = list(_waited(found))
-    return (*said, *_decided(found, _world(text)))
-
-
-def _rank(row: str) -> int | None:
-    match = _RANK.search(row)
-    return int(match[1]) if match else lines.rank(row)
+    groups: dict[tuple[str, int | None], list[int]] = {}
+    for state in found:
+        groups.setdefault((state.operation, state.number), []).append(state.rank)
+    parts = []
+    for (operation, number), ranks in groups.items():
+        wording = RANK_WAITED if len(ranks) == 1 else RANKS_WAITED
+        names = ", ".join(map(str, ranks[:RANKS_SHOWN])) + (", ..." if ranks[RANKS_SHOWN:] else "")
+        values = {"operation": operation or "a collective", "number": number}
+        parts.append(wording.filled(rank=names, ranks=names, **values))
+    english, chinese = ", ".join(part.en for part in parts), "，".join(part.zh for part in parts)
+    said = [Wording(WAITED.en.format(ranks=english), WAITED.zh.format(ranks=chinese))]
+    sizes = [int(first or second) for first, second in _WORLD.findall(text)]
+    world = max(sizes) if sizes else None
+    if len(found) == 1 and world != 1:
+        said.append(ALONE.filled(rank=found[0].rank))
+    said += _compared(found, world)
+    if all(state.completed is not None and state.completed <= 0 for state in found):
+        said.append(NEVER)
+    return tuple(said)
 
 
 def _added(
@@ -165,28 +178,6 @@ def _added(
     return state
 
 
-def _waited(found: Sequence[RankState]) -> Iterator[Wording]:
-    groups: dict[tuple[str, int | None], list[int]] = {}
-    for state in found:
-        groups.setdefault((state.operation, state.number), []).append(state.rank)
-    parts = []
-    for (operation, number), ranks in groups.items():
-        wording = RANK_WAITED if len(ranks) == 1 else RANKS_WAITED
-        names = ", ".join(map(str, ranks[:RANKS_SHOWN])) + (", ..." if ranks[RANKS_SHOWN:] else "")
-        values = {"operation": operation or "a collective", "number": number}
-        parts.append(_filled(wording, rank=names, ranks=names, **values))
-    english, chinese = ", ".join(part.en for part in parts), "，".join(part.zh for part in parts)
-    yield Wording(WAITED.en.format(ranks=english), WAITED.zh.format(ranks=chinese))
-
-
-def _decided(found: Sequence[RankState], world: int | None) -> Iterator[Wording]:
-    if len(found) == 1 and world != 1:
-        yield _filled(ALONE, rank=found[0].rank)
-    yield from _compared(found, world)
-    if all(state.completed is not None and state.completed <= 0 for state in found):
-        yield NEVER
-
-
 def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording]:
     pairs = any(state.operation in BETWEEN_TWO for state in found)
     if pairs or len({state.group for state in found}) > 1:
@@ -199,22 +190,13 @@ def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording
     if len(numbers) == 1 and len({state.operation for state in known}) > 1:
         yield MISMATCH
     elif len(numbers) == 1 and len(sizes := {state.elements for state in known}) > 1:
-        yield _filled(SIZES, sizes=" / ".join(str(size) for size in sizes))
+        yield SIZES.filled(sizes=" / ".join(str(size) for size in sizes))
     elif len(numbers) > 1:
         most = max(state.number or 0 for state in found)
         behind = min(found, key=lambda state: state.number or 0)
-        yield _filled(BEHIND, rank=behind.rank, number=behind.number, most=most)
+        yield BEHIND.filled(rank=behind.rank, number=behind.number, most=most)
     elif absent:
         names = ", ".join(map(str, absent[:RANKS_SHOWN]))
-        yield _filled(ABSENT, ranks=names, count=len(found))
+        yield ABSENT.filled(ranks=names, count=len(found))
     elif world is not None and len(found) == world > 1:
-        yield _filled(TOGETHER, count=world)
-
-
-def _world(text: str) -> int | None:
-    sizes = [int(first or second) for first, second in _WORLD.findall(text)]
-    return max(sizes) if sizes else None
-
-
-def _filled(wording: Wording, **values: object) -> Wording:
-    return Wording(wording.en.format(**values), wording.zh.format(**values))
+        yield TOGETHER.filled(count=world)

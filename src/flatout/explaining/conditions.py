@@ -104,20 +104,8 @@ def _container(machine: Machine) -> bool | None:
     return machine.container.kind is not None
 
 
-def _wsl(machine: Machine) -> bool | None:
-    return machine.container.wsl is not None
-
-
 def _vendor(name: str) -> Callable[[Machine], bool | None]:
     return lambda machine: None if machine.gpus is None else bool(machine.gpus_of(name))
-
-
-def _no_gpu(machine: Machine) -> bool | None:
-    return None if machine.gpus is None else not machine.gpus
-
-
-def _many_gpus(machine: Machine) -> bool | None:
-    return None if machine.gpus is None else len(machine.gpus) > 1
 
 
 def _gpu_in_use(machine: Machine) -> bool | None:
@@ -131,10 +119,6 @@ def _torch_cpu_only(machine: Machine) -> bool | None:
     if torch is None or (torch.build is None and torch.cuda is None and torch.hip is None):
         return None
     return torch.cuda is None and torch.hip is None and torch.build in (None, "cpu")
-
-
-def _torch_missing(machine: Machine) -> bool | None:
-    return None if machine.interpreter is None else machine.torch_missing
 
 
 def _driver_missing(machine: Machine) -> bool | None:
@@ -152,10 +136,6 @@ def _disk_nearly_full(machine: Machine) -> bool | None:
     return min(free) < LITTLE_DISK if free else None
 
 
-def _memory_limited(machine: Machine) -> bool | None:
-    return machine.memory.limit_bytes is not None
-
-
 def _slurm(machine: Machine) -> bool | None:
     if machine.environment is None:
         return None
@@ -166,22 +146,22 @@ MACHINE: dict[str, Callable[[Machine], bool | None]] = {
     "linux": _system("Linux"),
     "windows": _system("Windows"),
     "macos": _system("Darwin"),
-    "wsl": _wsl,
+    "wsl": lambda machine: machine.container.wsl is not None,
     "container": _container,
     "no-container": lambda machine: not _container(machine),
     "slurm": _slurm,
     "nvidia-gpu": _vendor("nvidia"),
     "amd-gpu": _vendor("amd"),
-    "no-gpu": _no_gpu,
-    "several-gpus": _many_gpus,
+    "no-gpu": lambda machine: None if machine.gpus is None else not machine.gpus,
+    "several-gpus": lambda machine: None if machine.gpus is None else len(machine.gpus) > 1,
     "gpu-in-use": _gpu_in_use,
     "nvidia-driver-missing": _driver_missing,
     "torch-cpu-only": _torch_cpu_only,
-    "torch-missing": _torch_missing,
+    "torch-missing": lambda machine: machine.torch_missing if machine.interpreter else None,
     "shm-small": _below(SMALL_SHM, lambda machine: machine.memory.shm_bytes),
     "few-open-files": _below(FEW_FILES, lambda machine: machine.limits.open_files),
     "disk-nearly-full": _disk_nearly_full,
-    "memory-limited": _memory_limited,
+    "memory-limited": lambda machine: machine.memory.limit_bytes is not None,
     "library-path-set": _library_path_set,
 }
 COMMON = {"linux", "windows", "macos", "nvidia-gpu", "amd-gpu", "several-gpus", "no-container"}

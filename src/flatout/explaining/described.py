@@ -7,7 +7,7 @@ import difflib
 from flatout.explaining import filling, lines
 from flatout.explaining.patterns import compiled
 from flatout.knowledge import signatures
-from flatout.nouns.signature import CureStep, Family, Role, Signature, Wording
+from flatout.nouns.signature import Family, Role, Signature, Wording
 
 SURE = Wording("Confidence", "可信度")
 LEVELS = {
@@ -56,11 +56,17 @@ def signature_page(signature: Signature, language: str, level: int) -> str:
     parts = [f"{'#' * level} {_text(signature.title, language)}", facts]
     parts.append("\n".join(["```", *message(signature), "```"]))
     parts.append(_text(signature.cause, language))
-    steps = (_step(number, step, language) for number, step in enumerate(signature.cure, 1))
     parts.append(f"{CURE.in_language(language)}:")
+    steps = []
+    for number, step in enumerate(signature.cure, 1):
+        steps.append(f"{number}. {_text(step.text, language)}")
+        if step.commands:
+            commands = (f"   {filling.text(command, {})}" for command in step.commands)
+            steps += ["", "   ```", *commands, "   ```", ""]
     parts.append("\n".join(steps))
     if signature.sources:
-        parts.append(f"{SOURCES.in_language(language)}: {', '.join(map(_link, signature.sources))}")
+        sources = ", ".join(f"<{source}>" for source in signature.sources)
+        parts.append(f"{SOURCES.in_language(language)}: {sources}")
     return "\n\n".join(parts)
 
 
@@ -77,17 +83,5 @@ def message(signature: Signature) -> tuple[str, ...]:
     return tuple(dict.fromkeys(messages))
 
 
-def _step(number: int, step: CureStep, language: str) -> str:
-    lines = [f"{number}. {_text(step.text, language)}"]
-    if step.commands:
-        commands = (f"   {filling.text(command, {})}" for command in step.commands)
-        lines += ["", "   ```", *commands, "   ```", ""]
-    return "\n".join(lines)
-
-
 def _text(wording: Wording, language: str) -> str:
     return filling.text(wording.in_language(language), {})
-
-
-def _link(source: str) -> str:
-    return f"<{source}>"

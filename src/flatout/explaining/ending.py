@@ -41,11 +41,20 @@ def last_error(text: bytes) -> str | None:
     rows = _rows(text)
     for place in range(len(rows) - 1, -1, -1):
         match = ERROR.match(rows[place])
-        if match is None or match["type"].endswith("Warning") or _is_report(match["type"]):
+        if (
+            match is None
+            or match["type"].endswith("Warning")
+            or (match["type"].rpartition(".")[2] in REPORTS)
+        ):
             continue
         if not (match["words"] or "").strip():  # an error without a message says nothing new
             return None
-        return "\n".join(_message(rows[place:]))
+        message = [rows[place]]  # up to the next traceback or blank line
+        for row in rows[place + 1 : place + MESSAGE_LINES]:
+            if not row.strip() or row.startswith((TRACEBACK, "  File ")) or ERROR.match(row):
+                break
+            message.append(row)
+        return "\n".join(message)
     return None
 
 
@@ -65,17 +74,3 @@ def accounts_for(causes: Sequence[RankedCause], text: bytes, book: Book) -> bool
 def _rows(text: bytes) -> list[str]:
     decoded = lines.clean(text[-KEPT_BYTES:]).decode("utf-8", "replace")
     return [lines.stripped(row) for row in decoded.splitlines()[-KEPT_LINES:]]
-
-
-def _message(rows: Sequence[str]) -> list[str]:
-    """The lines of an error up to the next traceback or blank line."""
-    message = list(rows[:1])
-    for row in rows[1:MESSAGE_LINES]:
-        if not row.strip() or row.startswith((TRACEBACK, "  File ")) or ERROR.match(row):
-            break
-        message.append(row)
-    return message
-
-
-def _is_report(kind: str) -> bool:
-    return kind.rpartition(".")[2] in REPORTS

@@ -23,7 +23,7 @@ from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.explained import Explained, FilledStep, Match
 from flatout.nouns.machine import Machine
-from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signature, Wording
+from flatout.nouns.signature import BetterLog, Confidence, Role, Wording
 from flatout_agent import wire
 
 SMALL = 4 << 20
@@ -71,9 +71,15 @@ def explain(
     matches = tuple(_match(cause, examined, sure) for cause in causes)
     better: tuple[BetterLog, ...] = ()
     if not explains and (not causes or compiled(FAILED).search(text)):
-        better = _better_logs(text)
+        hints = signatures.better_logs()
+        fits = [hint for hint in hints if any(compiled(p).search(text) for p in hint.any)]
+        better = tuple(fits[:3]) or tuple(hint for hint in hints if not hint.any)
     files = tuple(name for name in names if name is not None)
-    known = _known(matches, text, examined)
+    known: tuple[Wording, ...] = ()
+    if matches and matches[0].signature.family == MEMORY:
+        known = memory_figures.observations(lines.clean(text).decode("utf-8", "replace"), examined)
+    elif any(match.id.startswith(TIMED_OUT) for match in matches):
+        known = collectives.observations(lines.clean(text).decode("utf-8", "replace"))
     return Explained(matches, better, files, scanner.bytes_read, known)
 
 
@@ -97,41 +103,29 @@ def of_crash(
     root = answer.matches[0]
     memory = root.signature.family == MEMORY
     said = scene.observations(record, root.signature.family, memory)
-    matches = answer.matches
-    if memory and record.grows and root.id.startswith(GENERAL_OUT_OF_MEMORY):
-        matches = _as_leak(matches)
-    return replace(answer, matches=matches, observations=(*said, *answer.observations))
-
-
-def _as_leak(matches: tuple[Match, ...]) -> tuple[Match, ...]:
-    """The matches with a leak as the root cause, since memory grew with the steps."""
-    root, *rest = matches
+    answer = replace(answer, observations=(*said, *answer.observations))
+    if not (memory and record.grows and root.id.startswith(GENERAL_OUT_OF_MEMORY)):
+        return answer
     if root.id == LEAK or root.signature.specificity >= SURE:
-        return matches
+        return answer
+    # Memory grew with the steps, so a leak is the root cause.
     leak = next(entry for entry in signatures.every() if entry.id == LEAK)
     values = {**_constants(), **root.captured}
-    cause = Match(
+    cure = []
+    for step in leak.cure:
+        commands = tuple(filling.command(line, values) for line in step.commands)
+        cure.append(FilledStep(filling.wording(step.text, values), commands))
+    cause = replace(
+        root,
         signature=leak,
         confidence=Confidence.LIKELY,
-        evidence=root.evidence,
         title=filling.wording(leak.title, values),
         cause=filling.wording(leak.cause, values),
-        cure=tuple(_filled_steps(leak, values)),
-        captured=root.captured,
-        count=root.count,
-        ranks=root.ranks,
+        cure=tuple(cure),
+        consequence_of=None,
     )
-    others = (item for item in rest if item.id != LEAK)
-    return (cause, replace(root, consequence_of=LEAK), *others)
-
-
-def _known(matches: tuple[Match, ...], text: bytes, machine: Machine | None) -> tuple[Wording, ...]:
-    """What figures and rank states in the text show about the cause of a message."""
-    if matches and matches[0].signature.family == MEMORY:
-        return memory_figures.observations(lines.clean(text).decode("utf-8", "replace"), machine)
-    if any(match.id.startswith(TIMED_OUT) for match in matches):
-        return collectives.observations(lines.clean(text).decode("utf-8", "replace"))
-    return ()
+    others = (item for item in answer.matches[1:] if item.id != LEAK)
+    return replace(answer, matches=(cause, replace(root, consequence_of=LEAK), *others))
 
 
 class _Ends:
@@ -173,7 +167,10 @@ def _tried_again(text: bytes, name: str | None, before: list[RankedCause]) -> li
     best = before
     whole = lines.clean(text).decode("utf-8", "replace")
     rows = [lines.stripped(line) for line in re.split(r"\r?\n", whole)]
-    for joined in ("\n".join(rows), _unwrapped(rows), "".join(rows)):
+    # A terminal cut the lines that are as long as the longest.
+    width = max(map(len, rows), default=0)
+    unwrapped = "".join(row if len(row) == width else f"{row}\n" for row in rows)
+    for joined in ("\n".join(rows), unwrapped, "".join(rows)):
         scanner = Scanner(book())
         scanner.read([joined.encode()], name)
         causes = ranked(scanner.hits.values())
@@ -184,22 +181,10 @@ def _tried_again(text: bytes, name: str | None, before: list[RankedCause]) -> li
     return best
 
 
-def _unwrapped(rows: Sequence[str]) -> str:
-    """The text with rejoined lines: a terminal cut those as long as the longest similar ones."""
-    width = max(map(len, rows), default=0)
-    return "".join(row if len(row) == width else f"{row}\n" for row in rows)
-
-
 @cache
 def _constants() -> dict[str, str]:
     """Placeholders that do not depend on the log."""
     return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
-
-
-def _filled_steps(signature: Signature, values: Mapping[str, str]) -> Iterable[FilledStep]:
-    for step in signature.cure:
-        commands = tuple(filling.command(line, values) for line in step.commands)
-        yield FilledStep(filling.wording(step.text, values), commands)
 
 
 def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
@@ -208,9 +193,15 @@ def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
     signature = hit.signature
     root = cause.consequence_of
     values = {**_constants(), **hit.captured}
+    level = confidence(cause)
+    if not sure:  # another error ends the text; a warning is hardly its cause
+        if cause.role is Role.WARNING:
+            level = Confidence.LOW
+        elif level is Confidence.HIGH:
+            level = Confidence.LIKELY
     return Match(
         signature=signature,
-        confidence=confidence(cause) if sure else _unsure(cause),
+        confidence=level,
         evidence=hit.evidence,
         title=filling.wording(signature.title, values),
         cause=filling.wording(signature.cause, values),
@@ -222,14 +213,6 @@ def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
     )
 
 
-def _unsure(cause: RankedCause) -> Confidence:
-    """The confidence if another error ends the text; a warning is hardly its cause."""
-    level = confidence(cause)
-    if cause.role is Role.WARNING:
-        return Confidence.LOW
-    return Confidence.LIKELY if level is Confidence.HIGH else level
-
-
 def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[FilledStep, ...]:
     """The steps: first those the text or this machine suggests, last those that do not apply.
 
@@ -238,31 +221,15 @@ def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple
     steps = []
     for step, in_text in zip(hit.signature.cure, hit.applies, strict=True):
         commands = tuple(filling.command(line, values) for line in step.commands)
-        applies = _applies(step, in_text, machine)
-        filled = FilledStep(filling.wording(step.text, values), commands, applies)
-        steps.append((_place(step, in_text, applies), filled))
+        applies = None
+        if in_text:  # the text is about the machine that wrote it, maybe not this one
+            applies = True
+        elif step.when is not None and machine is not None:
+            applies = conditions.MACHINE[step.when](machine)
+        place = 0 if in_text or (applies and step.when not in conditions.COMMON) else 1
+        if applies is False:
+            place = 3
+        elif in_text is False:
+            place = 2
+        steps.append((place, FilledStep(filling.wording(step.text, values), commands, applies)))
     return tuple(filled for _, filled in sorted(steps, key=lambda placed: placed[0]))
-
-
-def _applies(step: CureStep, in_text: bool | None, machine: Machine | None) -> bool | None:
-    """Whether a step applies. The text is about the machine that wrote it, maybe not this one."""
-    if in_text:
-        return True
-    if step.when is None or machine is None:
-        return None
-    return conditions.MACHINE[step.when](machine)
-
-
-def _place(step: CureStep, in_text: bool | None, applies: bool | None) -> int:
-    if applies is False:
-        return 3
-    if in_text is False:
-        return 2
-    return 0 if in_text or (applies and step.when not in conditions.COMMON) else 1
-
-
-def _better_logs(text: bytes) -> tuple[BetterLog, ...]:
-    """What to try for the kind of error in the text."""
-    hints = signatures.better_logs()
-    fits = [hint for hint in hints if any(compiled(p).search(text) for p in hint.any)]
-    return tuple(fits[:3]) or tuple(hint for hint in hints if not hint.any)

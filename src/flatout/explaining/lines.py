@@ -137,8 +137,9 @@ def _seconds(fields: dict[str, str | None]) -> float | None:
             return None
         days = date.timetuple().tm_yday
     hours, minutes = int(fields["hour"] or 0), int(fields["minute"] or 0)
-    return days * DAY_S + hours * 3600 + minutes * 60 + _decimal(fields["second"])
-
-
-def _decimal(text: str | None) -> float:
-    return float((text or "0").replace(",", "."))
+    return (
+        days * DAY_S
+        + hours * 3600
+        + minutes * 60
+        + float((fields["second"] or "0").replace(",", "."))
+    )

@@ -164,26 +164,6 @@ def observations(text: str, machine: Machine | None) -> tuple[Wording, ...]:
     if figures is None:
         return ()
     said = _decided(figures)
-    shown = _shown(figures)
-    begin = Wording(BY_FIGURES.en.format(figures=shown.en), BY_FIGURES.zh.format(figures=shown.zh))
-    decided = Wording(begin.en + said.en, begin.zh + said.zh)
-    return (decided, *_missing(figures), *_busy(machine))
-
-
-def _decided(figures: MemoryFigures) -> Wording:
-    if figures.larger_than_device:
-        return ALONE
-    if figures.held_by_others:
-        return _filled(ELSEWHERE, others=_gib(figures.others_at_least))
-    if figures.fragmented:
-        return _filled(SPLIT, unused=_gib(figures.idle), wanted=_gib(figures.wanted))
-    if figures.too_big:
-        share = (figures.allocated or 0.0) / (figures.allowed or figures.total or 1.0)
-        return _filled(TOO_BIG, share=f"{share:.0%}")
-    return UNDECIDED
-
-
-def _shown(figures: MemoryFigures) -> Wording:
     parts = {
         Wording("asked for", "请求"): figures.wanted,
         Wording("GPU", "GPU"): figures.total,
@@ -194,10 +174,14 @@ def _shown(figures: MemoryFigures) -> Wording:
     }
     known = [(name, units.size(value)) for name, value in parts.items() if value is not None]
     english = ", ".join(f"{name.en} {value}" for name, value in known)
-    return Wording(english, "，".join(f"{name.zh} {value}" for name, value in known))
+    shown = Wording(english, "，".join(f"{name.zh} {value}" for name, value in known))
+    begin = Wording(BY_FIGURES.en.format(figures=shown.en), BY_FIGURES.zh.format(figures=shown.zh))
+    decided = Wording(begin.en + said.en, begin.zh + said.zh)
+    return (decided, *_beside(figures, machine))
 
 
-def _missing(figures: MemoryFigures) -> Iterator[Wording]:
+def _beside(figures: MemoryFigures, machine: Machine | None) -> Iterator[Wording]:
+    """Which figures are missing, and which GPUs of this machine are in use."""
     facts = {"others": figures.others_at_least, "unused": figures.idle, "total": figures.total}
     names = [NAMES[name] for name, value in facts.items() if value is None]
     if names:
@@ -205,18 +189,24 @@ def _missing(figures: MemoryFigures) -> Iterator[Wording]:
             MISSING.en.format(names=" and ".join(name.en for name in names), how=HOW.en),
             MISSING.zh.format(names="、".join(name.zh for name in names), how=HOW.zh),
         )
-
-
-def _busy(machine: Machine | None) -> Iterator[Wording]:
     for gpu in (machine.gpus or ()) if machine is not None else ():
         if gpu.processes:
             pids = ", ".join(str(process.pid) for process in gpu.processes)
-            yield _filled(BUSY, index=gpu.index, pids=pids)
+            yield BUSY.filled(index=gpu.index, pids=pids)
+
+
+def _decided(figures: MemoryFigures) -> Wording:
+    if figures.larger_than_device:
+        return ALONE
+    if figures.held_by_others:
+        return ELSEWHERE.filled(others=_gib(figures.others_at_least))
+    if figures.fragmented:
+        return SPLIT.filled(unused=_gib(figures.idle), wanted=_gib(figures.wanted))
+    if figures.too_big:
+        share = (figures.allocated or 0.0) / (figures.allowed or figures.total or 1.0)
+        return TOO_BIG.filled(share=f"{share:.0%}")
+    return UNDECIDED
 
 
 def _gib(value: float | None) -> str:
     return f"{(value or 0.0) / GIB:.2f}"
-
-
-def _filled(wording: Wording, **values: object) -> Wording:
-    return Wording(wording.en.format(**values), wording.zh.format(**values))

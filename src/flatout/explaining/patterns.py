@@ -95,12 +95,9 @@ def loosened(pattern: str) -> str:
     unlimited = _REPETITION.sub(_without_limit, pattern)
     head = _ANY_WORD.match(unlimited)
     tail = unlimited[head.end() :] if head is not None else unlimited
-    return tail if len(tail) >= LEAST and _balanced(tail) else unlimited
-
-
-def _balanced(pattern: str) -> bool:
-    """Whether every group is closed, so that the removed beginning opened or closed none."""
-    return len(_OPENED.findall(pattern)) == len(_CLOSED.findall(pattern))
+    # Where every group is closed, the removed beginning opened or closed none.
+    balanced = len(_OPENED.findall(tail)) == len(_CLOSED.findall(tail))
+    return tail if len(tail) >= LEAST and balanced else unlimited
 
 
 def _without_limit(match: re.Match[str]) -> str:

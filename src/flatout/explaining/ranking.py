@@ -52,12 +52,30 @@ class RankedCause:
 def ranked(hits: Iterable[Hit]) -> list[RankedCause]:
     """All causes, best first."""
     everything = list(hits)
-    key = _time_key(everything, _root_rank(everything))
-    causes = _together(sorted(everything, key=key))
+    ranks = (hit.captured.get(ROOT_RANK) for hit in everything)
+    root_rank = next((int(rank) for rank in ranks if rank and rank.isdecimal()), None)
+    key = _time_key(everything, root_rank)
+    by_id: dict[str, list[Hit]] = {}
+    for hit in sorted(everything, key=key):
+        by_id.setdefault(hit.signature.id, []).append(hit)
+    causes = []
+    for group in by_id.values():
+        reporting = (hit.evidence.rank for hit in group if hit.evidence.rank is not None)
+        count = sum(hit.count for hit in group)
+        causes.append(RankedCause(group[0], tuple(dict.fromkeys(reporting)), count))
     for cause in causes:
         cause.consequence_of = _reason(cause, causes)
     for cause in causes:
-        cause.rivals = sum(1 for rival in causes if rival is not cause and _rivals(cause, rival))
+        cause.rivals = sum(
+            1
+            for rival in causes
+            if rival is not cause
+            and cause.consequence_of is None
+            and rival.consequence_of is None
+            and cause.role is rival.role
+            and cause.specificity == rival.specificity
+            and _same_incident(cause, rival)
+        )
     _tie_up_echoes(causes)
     for cause in causes:
         cause.consequence_of = _first_reason(cause)
@@ -86,11 +104,6 @@ def confidence(cause: RankedCause) -> Confidence:
     return levels[min(level, len(levels) - 1)]
 
 
-def _root_rank(hits: Sequence[Hit]) -> int | None:
-    ranks = (hit.captured.get(ROOT_RANK) for hit in hits)
-    return next((int(rank) for rank in ranks if rank and rank.isdecimal()), None)
-
-
 def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bool, float, int]]:
     """A key by time if all hits have times of one kind, with or without a date; else by place."""
     times = [hit.evidence.time_s for hit in hits]
@@ -103,17 +116,6 @@ def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bo
     return key
 
 
-def _together(hits: Sequence[Hit]) -> list[RankedCause]:
-    by_id: dict[str, list[Hit]] = {}
-    for hit in hits:
-        by_id.setdefault(hit.signature.id, []).append(hit)
-    causes = []
-    for group in by_id.values():
-        ranks = dict.fromkeys(hit.evidence.rank for hit in group if hit.evidence.rank is not None)
-        causes.append(RankedCause(group[0], tuple(ranks), sum(hit.count for hit in group)))
-    return causes
-
-
 def _reason(cause: RankedCause, causes: Sequence[RankedCause]) -> RankedCause | None:
     """The cause that explains `cause` better than it does itself, or None."""
     parents = [candidate for candidate in causes if cause.id in candidate.first.signature.leads_to]
@@ -122,7 +124,10 @@ def _reason(cause: RankedCause, causes: Sequence[RankedCause]) -> RankedCause | 
     better = [
         candidate
         for candidate in causes
-        if _same_incident(cause, candidate) and _outweighs(candidate, cause)
+        if _same_incident(cause, candidate)
+        and candidate.id not in cause.first.signature.leads_to
+        and cause.role is candidate.role is not Role.HARMLESS
+        and candidate.specificity > cause.specificity
     ]
     return max(better, key=lambda candidate: candidate.specificity, default=None)
 
@@ -140,26 +145,6 @@ def _first_reason(cause: RankedCause) -> RankedCause | None:
             return None if first is cause else first
         chain.append(reason)
     return None if len(chain) == 1 else chain[-1]
-
-
-def _outweighs(better: RankedCause, cause: RankedCause) -> bool:
-    if better.id in cause.first.signature.leads_to:
-        return False
-    if better.role is Role.HARMLESS or cause.role is Role.HARMLESS:
-        return False
-    if better.role is not cause.role:
-        return False
-    return better.specificity > cause.specificity
-
-
-def _rivals(cause: RankedCause, other: RankedCause) -> bool:
-    return (
-        cause.consequence_of is None
-        and other.consequence_of is None
-        and cause.role is other.role
-        and cause.specificity == other.specificity
-        and _same_incident(cause, other)
-    )
 
 
 def _same_incident(cause: RankedCause, other: RankedCause) -> bool:

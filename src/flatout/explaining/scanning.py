@@ -6,7 +6,7 @@ one by one, with the surrounding lines as their neighbourhood.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -126,10 +126,19 @@ class Scanner:
         if not all(matches):
             return None
         further = [compiled(pattern).search(near) for pattern in signature.captures]
-        captured = _captured([*further, *matches, match])
-        if not all(conditions.CAPTURED[name](captured) for name in signature.needs):
+        captured: dict[str, str] = {}  # groups of later patterns take precedence
+        for one in (*further, *matches, match):
+            groups: dict[bytes, bytes | None] = one.groupdict() if one is not None else {}
+            for name, value in groups.items():
+                if value:
+                    words = value.decode("utf-8", "replace").split()
+                    captured[name.decode()] = " ".join(words)[:200]
+        if not all(conditions.CAPTURED[need](captured) for need in signature.needs):
             return None
-        applies = tuple(_applies(step.if_text, near) for step in signature.cure)
+        applies = tuple(
+            (None if step.if_text is None else compiled(step.if_text).search(near) is not None)
+            for step in signature.cure
+        )
         evidence = window.evidence(message, match)
         order = window.begin + window.offset + message.start
         hit = self.hits[key] = Hit(signature, evidence, order, captured, applies)
@@ -220,32 +229,13 @@ class _Window:
         if len(words) > EVIDENCE:
             part = text[max(begin, match.start() - EVIDENCE // 4) :][:EVIDENCE]
             words = " ".join(part.decode("utf-8", "replace").split())
+        earlier = self.text[max(0, message.start - LINE) : message.start]
+        before = earlier.decode("utf-8", "replace").split("\n")[-TIME_LINES:]
+        times = map(lines.time_s, (rows[0], *reversed(before)))
         return Evidence(
             text=words,
             line=self._lines + self.text.count(b"\n", 0, message.start + match.start()) + 1,
             source=self.source,
             rank=message.rank,
-            time_s=self._time_s(message.start, rows[0]),
+            time_s=next((time for time in times if time is not None), None),
         )
-
-    def _time_s(self, start: int, line: str) -> float | None:
-        earlier = self.text[max(0, start - LINE) : start].decode("utf-8", "replace").split("\n")
-        for candidate in (line, *reversed(earlier[-TIME_LINES:])):
-            if (time := lines.time_s(candidate)) is not None:
-                return time
-        return None
-
-
-def _captured(matches: Iterable[Any]) -> dict[str, str]:
-    """Groups by name; those of later patterns take precedence."""
-    captured: dict[str, str] = {}
-    for match in matches:
-        groups: Mapping[bytes, bytes | None] = match.groupdict() if match is not None else {}
-        for name, value in groups.items():
-            if value:
-                captured[name.decode()] = " ".join(value.decode("utf-8", "replace").split())[:200]
-    return captured
-
-
-def _applies(pattern: str | None, near: bytes) -> bool | None:
-    return None if pattern is None else compiled(pattern).search(near) is not None

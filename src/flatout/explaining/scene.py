@@ -95,7 +95,7 @@ class CrashRecord:
     @property
     def grows(self) -> bool:
         """Whether memory in use kept growing."""
-        readings = _readings(self.history)
+        readings = self.history.memory_bytes if self.history is not None else ()
         if len(readings) < READINGS:
             return False
         late = readings[len(readings) // 4 :]
@@ -123,32 +123,32 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
     if scene is None:
         return
     if scene.misfit is not None:
-        yield _misfit(scene.misfit, scene)
+        tensors = (tensor for frame in scene.frames for tensor in frame.tensors)
+        shape = next((shown(seen) for seen in tensors if seen.name == scene.misfit.name), "")
+        yield MISFITS[scene.misfit.kind].filled(
+            value=f"{scene.misfit.value:g}",
+            position=", ".join(map(str, scene.misfit.position)) or "0",
+            name=scene.misfit.name,
+            shape=shape,
+            limit=f"{scene.misfit.limit:g}",
+            last=f"{scene.misfit.limit - 1:g}",
+            count=scene.misfit.count,
+            values=scene.misfit.values,
+        )
         yield from _place(scene.misfit, record)
     else:
         yield from _of_sample(record)
-        yield from _tensors(scene)
+        own = [frame for frame in scene.frames if frame.own][:1]
+        inner = [frame for frame in scene.frames if not frame.own][:1]
+        for frame in (*inner, *own)[:FRAMES]:
+            named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
+            function = f"{frame.module}.{frame.function}" if frame.module else frame.function
+            yield TENSORS.filled(function=function, where=_short(frame.where), tensors=named)
 
 
 def _of_sample(record: CrashRecord) -> Iterator[Wording]:
     if record.scene is not None and record.scene.sample is not None:
-        yield _filled(LOADING, sample=record.scene.sample)
-
-
-def _misfit(misfit: wire.Misfit, scene: wire.CrashScene) -> Wording:
-    tensors = (tensor for frame in scene.frames for tensor in frame.tensors)
-    shape = next((shown(seen) for seen in tensors if seen.name == misfit.name), "")
-    return _filled(
-        MISFITS[misfit.kind],
-        value=f"{misfit.value:g}",
-        position=", ".join(map(str, misfit.position)) or "0",
-        name=misfit.name,
-        shape=shape,
-        limit=f"{misfit.limit:g}",
-        last=f"{misfit.limit - 1:g}",
-        count=misfit.count,
-        values=misfit.values,
-    )
+        yield LOADING.filled(sample=record.scene.sample)
 
 
 def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
@@ -159,18 +159,9 @@ def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
     place = misfit.position[0] if misfit.position and misfit.first_is_sample else size
     if history.in_order and place < size:
         sample = history.batch * size + place
-        yield _filled(OF_SAMPLE, sample=sample, batch=history.batch)
+        yield OF_SAMPLE.filled(sample=sample, batch=history.batch)
     else:
-        yield _filled(OF_BATCH, batch=history.batch, steps=record.steps)
-
-
-def _tensors(scene: wire.CrashScene) -> Iterator[Wording]:
-    own = [frame for frame in scene.frames if frame.own][:1]
-    inner = [frame for frame in scene.frames if not frame.own][:1]
-    for frame in (*inner, *own)[:FRAMES]:
-        named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
-        function = f"{frame.module}.{frame.function}" if frame.module else frame.function
-        yield _filled(TENSORS, function=function, where=_short(frame.where), tensors=named)
+        yield OF_BATCH.filled(batch=history.batch, steps=record.steps)
 
 
 def shown(tensor: wire.TensorSeen) -> str:
@@ -191,30 +182,26 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
         return
     if record.long_batch:
         last, most = history.batch_elements or 0, history.most_elements or 1
-        yield _filled(LONG_BATCH, last=last, most=most, times=_times(last / most))
-    readings = _readings(history)
+        ratio = last / most
+        yield LONG_BATCH.filled(
+            last=last,
+            most=most,
+            times=f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}",
+        )
+    readings = history.memory_bytes
     if not readings:
         yield AT_FIRST
     elif len(readings) >= READINGS:
         at = len(readings) // 4
         first, last = history.steps[at], history.steps[-1]
         rate = (readings[-1] - readings[at]) / max(1, last - first) / MIB
-        yield _filled(
-            GROWS if record.grows else LEVEL,
+        yield (GROWS if record.grows else LEVEL).filled(
             first=f"{readings[at] / GIB:.2f}",
             last=f"{readings[-1] / GIB:.2f}",
             from_step=first,
             to_step=last,
             rate=f"{rate:.3g}",
         )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
-def _readings(history: wire.HistorySeen | None) -> tuple[int, ...]:
-    return history.memory_bytes if history is not None else ()
 
 
 def _short(where: str) -> str:
@@ -224,10 +211,6 @@ def _short(where: str) -> str:
         if before:
             return after
     return where
-
-
-def _filled(wording: Wording, **values: object) -> Wording:
-    return Wording(wording.en.format(**values), wording.zh.format(**values))
 
 
 def record_of(records: Iterable[tuple[int, wire.Record]]) -> CrashRecord | None:

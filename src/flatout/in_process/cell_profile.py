@@ -53,7 +53,14 @@ class CellProfile:
             profile = recording.profile_of(command(), processes, ceilings.cached(identity()))
             leading = records.leading(processes)
             if profile is None or leading is None:
-                self._tell_too_few(max((process.step_count for process in processes), default=0))
+                steps = max((process.step_count for process in processes), default=0)
+                told = f"{units.count(steps, 'step')} of this cell are too few; let it take more"
+                if not steps:
+                    told = "no training step was seen in this cell"
+                elif self._orders.known_steps is None and steps >= records.LEAST_STEPS:
+                    cure = f"write `%%flatout profile {steps}`, so that they are shared out"
+                    told = f"{units.count(steps, 'step')} of this cell are too few; {cure}"
+                warn(f"no profile: {told}")
                 return
             page, wall_s = self._folder / "report.html", time.monotonic() - self._began
             findings = diagnose_profile(profile)
@@ -74,15 +81,6 @@ class CellProfile:
             html.write_report(profiled, page)
         profiled = dataclasses.replace(profiled, report_path=str(cells.visible(page, REPORT)))
         terminal.profile(profiled, terminal.answers())
-
-    def _tell_too_few(self, steps: int) -> None:
-        if not steps:
-            warn("no profile: no training step was seen in this cell")
-            return
-        cure = "let it take more"
-        if self._orders.known_steps is None and steps >= records.LEAST_STEPS:
-            cure = f"write `%%flatout profile {steps}`, so that they are shared out"
-        warn(f"no profile: {units.count(steps, 'step')} of this cell are too few; {cure}")
 
 
 def _with_cells(value: Any) -> Any:

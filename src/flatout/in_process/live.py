@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import functools
 import multiprocessing
 import os
 import shutil
@@ -119,7 +118,7 @@ class LiveHere:
     def __init__(self, asked: Asked | None) -> None:
         self._asked = asked
         self._run = RunHere(asked) if asked is not None else None
-        self._leave_cells = cells.follow(self._cell_changes) if asked is not None else _nothing
+        self._leave_cells = cells.follow(self._cell_changes) if asked is not None else lambda: None
 
     @property
     def asked(self) -> Asked | None:
@@ -157,10 +156,6 @@ _here: LiveHere | None = None
 _said: set[str] = set()
 
 
-def _nothing() -> None:
-    """There is nothing to leave."""
-
-
 class RunHere:
     """One run of the program: its records, its plan and what is said of it."""
 
@@ -170,7 +165,9 @@ class RunHere:
         self._plan, self._path = plan_file.read(path, warn) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
         cell = cells.output()
-        self._shown = cell or report.LiveLines(quiet=_is_another_rank())
+        # Of several processes that train together, the first one says it all.
+        another_rank = os.environ.get("RANK", "0") not in ("", "0")
+        self._shown = cell or report.LiveLines(quiet=another_rank)
         live_orders = None
         if asked.plan is None:
             say = terminal.say if cell is None else cell.say
@@ -196,7 +193,11 @@ class RunHere:
     def _warn_of_start(self) -> None:
         """Say once which variables its boosts would need, and what differs from the plan."""
         with harmless("the plan was not compared with this machine"):
-            warn_once = functools.partial(_once, warn)
+
+            def warn_once(line: str) -> None:
+                for new in _new([line]):
+                    warn(new)
+
             needed = plan_use.variables(self._plan, self._boosts, self._command, warn_once)
             for name, value in needed.items():
                 if os.environ.get(name) != value:
@@ -235,7 +236,13 @@ class RunHere:
         tuned, lines = None, []
         with harmless("the plan of this run is not written"):
             tuned = self._write_plan(interrupted)
-            lines = list(_new(self._only_at_start()))
+            waiting = self._tuning.only_at_start() if self._tuning is not None else {}
+            untried = []
+            for boost, needed in waiting.items():
+                only = "only the start of a program can set it; to add it:"
+                untried.append(f"{boost} was not tried: {only}")
+                untried += [f"  {line}" for line in needed.splitlines()]
+            lines = list(_new(untried))
         with harmless("this run has no summary"):
             torch = {record.version for _, record in records if isinstance(record, wire.TorchSeen)}
             then = self._plan.machine.torch if self._plan.machine else None
@@ -255,23 +262,6 @@ class RunHere:
         page = self._folder / "report.html"
         tuned = report.close(tuned, page, quiet=True)
         return dataclasses.replace(tuned, report_path=str(cells.visible(page, REPORT)))
-
-    def _only_at_start(self) -> Iterator[str]:
-        """What was not tried, as it cannot be switched now, and the lines that would do it."""
-        waiting = self._tuning.only_at_start() if self._tuning is not None else {}
-        for boost, lines in waiting.items():
-            yield f"{boost} was not tried: only the start of a program can set it; to add it:"
-            yield from (f"  {line}" for line in lines.splitlines())
-
-
-def _is_another_rank() -> bool:
-    """One of several processes that train together, and not the first: that one says it all."""
-    return os.environ.get("RANK", "0") not in ("", "0")
-
-
-def _once(tell: Callable[[str], None], line: str) -> None:
-    for new in _new([line]):
-        tell(new)
 
 
 def _new(lines: Iterable[str]) -> Iterator[str]:

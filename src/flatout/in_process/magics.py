@@ -41,7 +41,9 @@ def flatout(line: str) -> None:
     words = line.split()
     match words:
         case []:
-            _live()
+            if not live.is_on():  # else this cell is one as any other
+                here = live.live()
+                cells.after_this_cell(lambda result: here.end(cells.interrupted(result)))
         case ["profile"]:
             _profile(None)
         case ["profile", steps] if steps.isdecimal():
@@ -50,12 +52,6 @@ def flatout(line: str) -> None:
             usage = "%%flatout and %%flatout profile [STEPS]"
             error = sys.modules["IPython.core.error"].UsageError  # has no traceback in a notebook
             raise error(f"%%flatout {line.strip()}: there are {usage}")
-
-
-def _live() -> None:
-    if not live.is_on():  # else this cell is one as any other
-        here = live.live()
-        cells.after_this_cell(lambda result: here.end(cells.interrupted(result)))
 
 
 def _profile(known_steps: int | None) -> None:

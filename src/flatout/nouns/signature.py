@@ -49,6 +49,10 @@ class Wording:
         """The text in one of LANGUAGES."""
         return self.zh if language == "zh" else self.en
 
+    def filled(self, **values: object) -> Wording:
+        """The same with values in place of the names in braces."""
+        return Wording(self.en.format(**values), self.zh.format(**values))
+
 
 @dataclass(frozen=True)
 class CureStep:

@@ -9,7 +9,7 @@ from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.reporting import plain
 from flatout.reporting.doctor import print_entry, print_finding
-from flatout.reporting.document import as_json
+from flatout.reporting.document import as_object
 from flatout.reporting.moving_line import MovingLine
 from flatout.reporting.paragraphs import Line, show, styled
 
@@ -108,23 +108,17 @@ def _table(console: Console, device: str, name: str | None, rows: list[Ceiling])
     show(console, styled(head + ("  at" if wide else ""), "dim"))
     for ceiling in rows:
         if ceiling.value is not None:
-            show(console, Line(plain.cut(_row(ceiling, sheet, wide), console.width)))
-
-
-def _row(ceiling: Ceiling, sheet: bool, wide: bool) -> str:
-    value, unit = _figure(ceiling)
-    line = f"  {plain.cut(plain.one_line(ceiling.title), TITLE - 1):<{TITLE}}"
-    line += f"{value:>{VALUE}} {unit:<{UNIT}}"
-    if sheet:
-        line += f"{_of_sheet(ceiling):>{SHEET}}"
-    if wide:
-        line += f"  {plain.one_line(ceiling.best)}"
-    return line.rstrip()
-
-
-def _of_sheet(ceiling: Ceiling) -> str:
-    ratio = _share(ceiling)
-    return f"{units.share(ratio)} of {ceiling.datasheet:,.4g}" if ratio is not None else ""
+            value, unit = _figure(ceiling)
+            line = f"  {plain.cut(plain.one_line(ceiling.title), TITLE - 1):<{TITLE}}"
+            line += f"{value:>{VALUE}} {unit:<{UNIT}}"
+            if sheet:
+                of_sheet = ""
+                if (ratio := _share(ceiling)) is not None:
+                    of_sheet = f"{units.share(ratio)} of {ceiling.datasheet:,.4g}"
+                line += f"{of_sheet:>{SHEET}}"
+            if wide:
+                line += f"  {plain.one_line(ceiling.best)}"
+            show(console, Line(plain.cut(line.rstrip(), console.width)))
 
 
 def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
@@ -133,7 +127,16 @@ def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
         yield "interrupted", f"after {count}; the rest was not measured", "bold yellow"
     if benched.passed is not None:
         word, style = ("PASS", "bold green") if benched.passed else ("FAIL", "bold red")
-        yield word, _why(benched), style
+        names = ", ".join(dict.fromkeys(device.name or device.device for device in benched.devices))
+        if benched.passed:
+            why = f"{names}: this is {benched.expected}, and it performs as expected"
+        elif not benched.devices:
+            why = f"expected {benched.expected}, and torch sees no GPU"
+        else:
+            codes = ", ".join(dict.fromkeys(finding.code for finding in benched.findings))
+            found = codes or "not everything was measured"
+            why = f"expected {benched.expected}, found {names}: {found}"
+        yield word, why, style
     how = "--quick" if benched.quick else "all sizes"
     torch, took = benched.torch or units.UNKNOWN, units.duration(benched.wall_s)
     yield "measured", f"with torch {torch}, {how}, in {took}", "bold"
@@ -141,35 +144,39 @@ def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
         yield "next", f"flatout explain {benched.findings[0].code}", "bold cyan"
 
 
-def _why(benched: Benched) -> str:
-    names = ", ".join(dict.fromkeys(device.name or device.device for device in benched.devices))
-    if benched.passed:
-        return f"{names}: this is {benched.expected}, and it performs as expected"
-    if not benched.devices:
-        return f"expected {benched.expected}, and torch sees no GPU"
-    codes = ", ".join(dict.fromkeys(finding.code for finding in benched.findings))
-    return f"expected {benched.expected}, found {names}: {codes or 'not everything was measured'}"
-
-
 def bench_document(benched: Benched) -> dict[str, Any]:
     """What `flatout bench --json` prints; values that were not measured are null."""
-    document = {
-        "schema": BENCH,
-        "ceilings": [_ceiling_document(ceiling) for ceiling in benched.ceilings],
-        "findings": benched.findings,
-        "expected": benched.expected,
-        "passed": benched.passed,
-        "machine": benched.machine,
-        "torch": benched.torch,
-        "devices": benched.devices,
-        "quick": benched.quick,
-        "date": benched.date,
-        "interrupted": benched.interrupted,
-        "busy": benched.busy,
-        "wall_s": benched.wall_s,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
+    return as_object(
+        {
+            "schema": BENCH,
+            "ceilings": [
+                {
+                    "id": ceiling.id,
+                    "title": ceiling.title,
+                    "device": ceiling.device,
+                    "value": ceiling.value,
+                    "unit": ceiling.unit,
+                    "datasheet": ceiling.datasheet,
+                    "share": _share(ceiling),
+                    "best": ceiling.best,
+                    "curve": ceiling.curve,
+                    "note": ceiling.note,
+                }
+                for ceiling in benched.ceilings
+            ],
+            "findings": benched.findings,
+            "expected": benched.expected,
+            "passed": benched.passed,
+            "machine": benched.machine,
+            "torch": benched.torch,
+            "devices": benched.devices,
+            "quick": benched.quick,
+            "date": benched.date,
+            "interrupted": benched.interrupted,
+            "busy": benched.busy,
+            "wall_s": benched.wall_s,
+        }
+    )
 
 
 def _share(ceiling: Ceiling) -> float | None:
@@ -177,18 +184,3 @@ def _share(ceiling: Ceiling) -> float | None:
     if ceiling.value is None or not ceiling.datasheet:
         return None
     return ceiling.value / ceiling.datasheet
-
-
-def _ceiling_document(ceiling: Ceiling) -> dict[str, Any]:
-    return {
-        "id": ceiling.id,
-        "title": ceiling.title,
-        "device": ceiling.device,
-        "value": ceiling.value,
-        "unit": ceiling.unit,
-        "datasheet": ceiling.datasheet,
-        "share": _share(ceiling),
-        "best": ceiling.best,
-        "curve": ceiling.curve,
-        "note": ceiling.note,
-    }

@@ -52,23 +52,22 @@ def _waterfall(tuned: Tuned) -> BarChart | None:
         'added. "together" is what the A/B runs of the whole plan add to or take from the sum of '
         "the single measurements."
     )
-    bars = _waterfall_bars([*names, "with the plan"], start, changes, end)
-    shown = 0.0, max(max(bar.begin, bar.end) for bar in bars)
-    return BarChart("waterfall", title, note, STEP_TIME.title, bars, shown)
-
-
-def _waterfall_bars(
-    names: Sequence[str], start: float, changes: Sequence[float], end: float
-) -> list[Bar]:
-    """Each bar starts where the previous one ended; the first and the last start at zero."""
     levels = list(itertools.accumulate(changes, initial=start))
     spans = [(0.0, start), *itertools.pairwise(levels), (0.0, end)]
-    texts = [_ms(start), *(f"{_sign(value)}{_ms(abs(value))}" for value in changes), _ms(end)]
-    colours = ["untouched", *("gain" if value < 0 else "bad" for value in changes), "plan"]
-    return [
-        Bar(name, text, *span, colour)
-        for name, text, span, colour in zip(names, texts, spans, colours, strict=True)
+    texts = [
+        _ms(start),
+        *(f"{'−' if value < 0 else '+'}{_ms(abs(value))}" for value in changes),
+        _ms(end),
     ]
+    colours = ["untouched", *("gain" if value < 0 else "bad" for value in changes), "plan"]
+    bars = [
+        Bar(name, text, *span, colour)
+        for name, text, span, colour in zip(
+            [*names, "with the plan"], texts, spans, colours, strict=True
+        )
+    ]
+    shown = 0.0, max(max(bar.begin, bar.end) for bar in bars)
+    return BarChart("waterfall", title, note, STEP_TIME.title, bars, shown)
 
 
 def _gains(tuned: Tuned) -> BarChart | None:
@@ -226,10 +225,6 @@ def _label(name: str | None) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _sign(value: float) -> str:
-    return "−" if value < 0 else "+"
 
 
 def _ms(value: float | None) -> str:

@@ -11,7 +11,6 @@ from flatout.nouns.diagnosed import Diagnosed, Health
 from flatout.nouns.finding import Finding, Sentence, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
-from flatout.nouns.selftest import SelfTest
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, styled, width_of, wrapped
 
@@ -47,7 +46,14 @@ def doctor(diagnosed: Diagnosed, console: Console | None = None) -> None:
     if diagnosed.selftests:
         show(console, Line(""))
         for test in diagnosed.selftests:
-            print_entry(console, _selftest(test))
+            word, style = {
+                True: ("PASS", "bold green"),
+                False: ("FAIL", "bold red"),
+                None: ("skipped", "bold"),
+            }[test.passed]
+            parts = [part for part in (test.figure, test.message) if part]
+            told = f"{test.name}{': ' if parts else ''}{', '.join(parts)}"
+            print_entry(console, (word, told, style))
     show(console, Line(""))
     _verdict(console, diagnosed)
 
@@ -69,19 +75,15 @@ def _machine(machine: Machine) -> Iterator[Entry]:
     limit = " (limit of the control group)" if memory.limit_bytes else ""
     cores = f"{usable}{total_text}"
     yield "cpu", f"{cpu.name or units.UNKNOWN}, {cores}, {total} memory{limit}", "bold"
-    yield from _gpus(machine)
-    yield from _software(machine)
-    for source in machine.unread:
-        yield "unread", source, "bold magenta"
-
-
-def _gpus(machine: Machine) -> Iterator[Entry]:
     if machine.gpus is None:
         yield "gpu", "could not be read", "bold"
     elif not machine.gpus:
         yield "gpu", "none", "bold"
     for text, count in Counter(_gpu(machine, gpu) for gpu in machine.gpus or ()).items():
         yield "gpu", f"{count} x {text}" if count > 1 else text, "bold"
+    yield from _software(machine)
+    for source in machine.unread:
+        yield "unread", source, "bold magenta"
 
 
 def _gpu(machine: Machine, gpu: Gpu) -> str:
@@ -132,24 +134,12 @@ def print_finding(console: Console, finding: Finding) -> None:
     print_entry(console, ("  found", finding.evidence, "dim"))
     print_entry(console, ("  cure", finding.cure.text, "dim"))
     for command in finding.cure.commands:
-        for line in _command_lines(command, width_of(console) - LABEL):
+        # Commands stay on one line so that they can be copied; sentences wrap.
+        lines = [plain.one_line(command)]
+        if isinstance(command, Sentence):
+            lines = wrapped(lines[0], width_of(console) - LABEL, hanging="# ")
+        for line in lines:
             show(console, styled(f"{'':{LABEL}}{line}", "cyan"))
-
-
-def _command_lines(command: str, width: int) -> list[str]:
-    """Commands stay on one line so that they can be copied; sentences wrap."""
-    line = plain.one_line(command)
-    return wrapped(line, width, hanging="# ") if isinstance(command, Sentence) else [line]
-
-
-def _selftest(test: SelfTest) -> Entry:
-    word, style = {
-        True: ("PASS", "bold green"),
-        False: ("FAIL", "bold red"),
-        None: ("skipped", "bold"),
-    }[test.passed]
-    parts = [part for part in (test.figure, test.message) if part]
-    return word, f"{test.name}{': ' if parts else ''}{', '.join(parts)}", style
 
 
 def _verdict(console: Console, diagnosed: Diagnosed) -> None:

@@ -33,37 +33,37 @@ def tune_document(tuned: Tuned) -> dict[str, Any]:
     plan = outcome.plan_measured(tuned)
     guard = outcome.guard_of_plan(tuned)
     faster = head.answer is not outcome.TuneOutcome.NOTHING
-    document = {
-        "schema": TUNE,
-        "answer": head.answer,
-        "command": tuned.command,
-        "baseline": _side(head.untouched, tuned.baseline),
-        "best": _side(head.plan, plan) if faster else None,
-        "speedup": head.speedup,
-        "speedup_interval": head.interval,
-        "boosts": tuned.plan.boosts if tuned.plan else (),
-        "trials": [_trial(trial) for trial in tuned.trials],
-        "guard": guard,
-        "learning": outcome.learning(guard),
-        "confirmation": tuned.confirmation,
-        "plan": tuned.plan_path,
-        "report": tuned.report_path,
-        "run_folder": tuned.run_folder,
-        "pays_after_steps": tuned.plan.pays_after_steps if tuned.plan else None,
-        "compile_s": tuned.plan.compile_s if tuned.plan else None,
-        "machine": tuned.machine,
-        "noise": tuned.noise,
-        "deterministic": tuned.deterministic,
-        "wall_s": tuned.wall_s,
-        "interrupted": tuned.interrupted,
-        "redirected": tuned.redirected,
-        "leaked": tuned.leaked,
-        "faults": tuned.faults,
-        "notes": tuned.notes,
-        "tried": tuned.tried,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
+    return as_object(
+        {
+            "schema": TUNE,
+            "answer": head.answer,
+            "command": tuned.command,
+            "baseline": _side(head.untouched, tuned.baseline),
+            "best": _side(head.plan, plan) if faster else None,
+            "speedup": head.speedup,
+            "speedup_interval": head.interval,
+            "boosts": tuned.plan.boosts if tuned.plan else (),
+            "trials": [_trial(trial) for trial in tuned.trials],
+            "guard": guard,
+            "learning": outcome.learning(guard),
+            "confirmation": tuned.confirmation,
+            "plan": tuned.plan_path,
+            "report": tuned.report_path,
+            "run_folder": tuned.run_folder,
+            "pays_after_steps": tuned.plan.pays_after_steps if tuned.plan else None,
+            "compile_s": tuned.plan.compile_s if tuned.plan else None,
+            "machine": tuned.machine,
+            "noise": tuned.noise,
+            "deterministic": tuned.deterministic,
+            "wall_s": tuned.wall_s,
+            "interrupted": tuned.interrupted,
+            "redirected": tuned.redirected,
+            "leaked": tuned.leaked,
+            "faults": tuned.faults,
+            "notes": tuned.notes,
+            "tried": tuned.tried,
+        }
+    )
 
 
 def run_document(
@@ -81,8 +81,7 @@ def run_document(
     head = {"schema": RUN, "command": command, "exit_code": exit_code, "matches": matches}
     head["observations"] = [said.en for said in crash.observations] if crash is not None else []
     head["live"] = _live(tuned) if tuned is not None else None
-    json_document: dict[str, Any] = as_json({**head, **_fields(end)})
-    return json_document
+    return as_object({**head, **_fields(end)})
 
 
 def _live(tuned: Tuned) -> dict[str, Any]:
@@ -105,17 +104,17 @@ def _live(tuned: Tuned) -> dict[str, Any]:
 
 def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
     """What `flatout doctor --json` prints and `flatout doctor --machine` reads."""
-    document = {
-        "schema": DOCTOR,
-        "verdict": diagnosed.health,
-        "findings": diagnosed.findings,
-        "machine": diagnosed.machine,
-        "selftests": diagnosed.selftests,
-        "checks": diagnosed.checks,
-        "wall_s": diagnosed.wall_s,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
+    return as_object(
+        {
+            "schema": DOCTOR,
+            "verdict": diagnosed.health,
+            "findings": diagnosed.findings,
+            "machine": diagnosed.machine,
+            "selftests": diagnosed.selftests,
+            "checks": diagnosed.checks,
+            "wall_s": diagnosed.wall_s,
+        }
+    )
 
 
 def explain_document(
@@ -125,27 +124,26 @@ def explain_document(
 
     page: the page of a code or a name, if one was asked for.
     """
-    document = {
-        "schema": EXPLAIN,
-        "recognised": explained.recognised or page is not None,
-        "matches": [_match(match) for match in explained.matches],
-        "observations": [said.en for said in explained.observations],
-        "better_log": [
-            {"id": advice.id, "text": advice.text.en, "commands": advice.commands}
-            for advice in explained.better_log
-        ],
-        "page": page,
-        "sources": explained.sources,
-        "bytes_read": explained.bytes_read,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
+    return as_object(
+        {
+            "schema": EXPLAIN,
+            "recognised": explained.recognised or page is not None,
+            "matches": [_match(match) for match in explained.matches],
+            "observations": [said.en for said in explained.observations],
+            "better_log": [
+                {"id": advice.id, "text": advice.text.en, "commands": advice.commands}
+                for advice in explained.better_log
+            ],
+            "page": page,
+            "sources": explained.sources,
+            "bytes_read": explained.bytes_read,
+        }
+    )
 
 
 def eject_document(ejected: Ejected) -> dict[str, Any]:
     """What `flatout eject --json` prints: each boost with its lines, in script order."""
-    json_document: dict[str, Any] = as_json({"schema": EJECT, **_fields(ejected)})
-    return json_document
+    return as_object({"schema": EJECT, **_fields(ejected)})
 
 
 def _match(match: Match) -> dict[str, Any]:
@@ -171,6 +169,11 @@ def _match(match: Match) -> dict[str, Any]:
             for step in match.cure
         ],
     }
+
+
+def as_object(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same fields in JSON's types."""
+    return {name: as_json(value) for name, value in fields.items()}
 
 
 def as_json(value: Any) -> Any:

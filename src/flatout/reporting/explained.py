@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flatout.nouns.explained import Explained, FilledStep, Match
+from flatout.nouns.explained import Explained, Match
 from flatout.nouns.signature import Confidence, Role, Wording
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, paragraph, show, styled, width_of
@@ -99,20 +99,18 @@ def crash(answer: Explained, language: str, console: Console | None = None) -> N
 def page(markdown: str) -> None:
     """Draw it on a terminal; print it unchanged into a pipe."""
     if sys.stdout.isatty() or any(os.environ.get(name) for name in DRAWN):
-        _draw_page(markdown)
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        console = Console()
+        if console.is_terminal:
+            console.print(Markdown(markdown, hyperlinks=False), width=min(console.width, 100))
+        else:
+            console.print(
+                markdown.rstrip(), markup=False, highlight=False, emoji=False, soft_wrap=True
+            )
     else:
         sys.stdout.write(f"{markdown.rstrip()}\n")
-
-
-def _draw_page(markdown: str) -> None:
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(markdown, hyperlinks=False), width=min(console.width, 100))
-    else:
-        console.print(markdown.rstrip(), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 class _Page:
@@ -129,7 +127,12 @@ class _Page:
         roots = [match for match in rest if match.consequence_of is None]
         others = [match for match in roots if match.signature.role is not Role.HARMLESS]
         consequences = [match for match in rest if match.consequence_of == root.id]
-        self._only_report(root, consequences)
+        # Ranks that failed because the root cause's rank failed.
+        failed = root.evidence.rank
+        ranks = sorted({rank for match in consequences for rank in match.ranks} - set(root.ranks))
+        if failed is not None and ranks:
+            text = self.text_of(ONLY_REPORT).format(ranks=", ".join(map(str, ranks)), rank=failed)
+            self._paragraph(self.text_of(THEN), text, "dim")
         for match in consequences:
             self._brief(THEN, match)
         for match in others[:OTHERS]:
@@ -141,14 +144,6 @@ class _Page:
         for match in roots:
             if match.signature.role is Role.HARMLESS:
                 self._brief(WORDS[Role.HARMLESS], match)
-
-    def _only_report(self, root: Match, consequences: Sequence[Match]) -> None:
-        """Ranks that failed because the root cause's rank failed."""
-        failed = root.evidence.rank
-        ranks = sorted({rank for match in consequences for rank in match.ranks} - set(root.ranks))
-        if failed is not None and ranks:
-            text = self.text_of(ONLY_REPORT).format(ranks=", ".join(map(str, ranks)), rank=failed)
-            self._paragraph(self.text_of(THEN), text, "dim")
 
     def unknown(self, answer: Explained) -> None:
         label = self.text_of(UNKNOWN)
@@ -169,23 +164,22 @@ class _Page:
         role = match.signature.role
         self._paragraph(self.text_of(WORDS[role]), self.text_of(match.title), STYLES[role])
         self._paragraph(self.text_of(CONFIDENCE), self.text_of(SURE[match.confidence]), "dim")
-        self._paragraph(self.text_of(FOUND), self._evidence(match), "dim")
+        where = ", ".join(self._where(match))
+        found = f"{where}: {match.evidence.text}" if where else match.evidence.text
+        self._paragraph(self.text_of(FOUND), found, "dim")
         for number, said in enumerate(observations):
             self._paragraph(self.text_of(OBSERVED) if number == 0 else "", self.text_of(said))
         for number, part in enumerate(self.text_of(match.cause).split("\n\n")):
             self._paragraph(self.text_of(WHY) if number == 0 else "", part, "dim")
         for number, step in enumerate(match.cure, 1):
-            self._step(number, step, len(match.cure) > 1)
+            mark = f"{number}. " if len(match.cure) > 1 else ""
+            elsewhere = self.text_of(NOT_HERE) if step.applies is False else ""
+            label = self.text_of(CURE) if number == 1 else ""
+            self._paragraph(label, f"{elsewhere}{self.text_of(step.text)}", "bold cyan", mark)
+            self._commands(step.commands, len(mark))
 
     def text_of(self, wording: Wording) -> str:
         return wording.in_language(self.language)
-
-    def _step(self, number: int, step: FilledStep, numbered: bool) -> None:
-        mark = f"{number}. " if numbered else ""
-        elsewhere = self.text_of(NOT_HERE) if step.applies is False else ""
-        label = self.text_of(CURE) if number == 1 else ""
-        self._paragraph(label, f"{elsewhere}{self.text_of(step.text)}", "bold cyan", mark)
-        self._commands(step.commands, len(mark))
 
     def _commands(self, commands: Sequence[str], indent: int = 0) -> None:
         """Commands stay on one line, however long, so that they can be copied."""
@@ -197,10 +191,6 @@ class _Page:
         where = ", ".join(self._where(match))
         style = STYLES[Role.HARMLESS] if match.signature.role is Role.HARMLESS else "dim"
         self._paragraph(self.text_of(label), f"{text} ({where})", style)
-
-    def _evidence(self, match: Match) -> str:
-        where = ", ".join(self._where(match))
-        return f"{where}: {match.evidence.text}" if where else match.evidence.text
 
     def _where(self, match: Match) -> Iterator[str]:
         evidence = match.evidence

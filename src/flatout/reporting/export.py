@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout.nouns import units
@@ -15,7 +15,7 @@ from flatout.nouns.exported import (
     Goal,
 )
 from flatout.reporting import plain
-from flatout.reporting.document import as_json
+from flatout.reporting.document import as_object
 from flatout.reporting.moving_line import MovingLine
 from flatout.reporting.paragraphs import Line, paragraph, show, styled, whole, width_of
 
@@ -69,10 +69,20 @@ def show_export(result: ExportResult, console: Console | None = None) -> None:
 
 
 def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]:
-    yield from paragraph("model", _model(result), width, "bold")
+    metric = result.metric or {}
+    evaluated = ""
+    if (value := metric.get("value")) is not None:  # by the script: "accuracy 0.9517"
+        number = f"{value:.4g}" if isinstance(value, float) else f"{value}"
+        evaluated = f"; {metric['name']} {number}"
+    model = (
+        f"{result.model}, {result.parameters:,} parameters, weights {result.weights},"
+        f" inputs from {result.source}{evaluated}"
+    )
+    yield from paragraph("model", model, width, "bold")
     for tensor in (*result.inputs, *result.outputs):
         arrow = "in" if tensor in result.inputs else "out"
-        shown = f"{arrow} {tensor.name}: {_shape(tensor.shape)} {tensor.dtype}"
+        shape = " x ".join("any" if size is None else f"{size}" for size in tensor.shape)
+        shown = f"{arrow} {tensor.name}: {shape or 'a number'} {tensor.dtype}"
         yield Line(f"          {plain.one_line(shown)}")
     yield Line("")
     columns = max(1, (whole_width - NAME - 2) // NUMBER)
@@ -84,19 +94,21 @@ def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]
     yield Line("")
     for item in result.candidates:
         if item.state not in MEASURED:
-            yield from _other(item, width)
+            label = STATES[item.state]
+            text = f"{item.title}: {item.reason}"
+            yield from paragraph(label, plain.one_line(text), width, STYLES[item.state])
+            if item.install:
+                yield whole("", item.install, "")
     for note in result.notes:
         yield from paragraph("note", note, width, "bold")
-    yield from _verdict(result, width)
-
-
-def _model(result: ExportResult) -> str:
-    metric = result.metric or {}
-    shown = f"; {_metric(metric)}" if metric.get("value") is not None else ""
-    return (
-        f"{result.model}, {result.parameters:,} parameters, weights {result.weights},"
-        f" inputs from {result.source}{shown}"
-    )
+    winner = result.winner
+    if winner is None or result.artefact is None:
+        yield from paragraph("verdict", _headline(result), width, "bold red")
+        return
+    text = f"{_headline(result)}; {result.why}; {_guard(winner.guard)}"
+    yield from paragraph("verdict", text, width, "bold green")
+    yield whole("artefact", str(result.artefact), "bold")
+    yield whole("next", f"{result.artefact}/load.py: model = load(); model(array)", "bold cyan")
 
 
 def _row(item: ExportCandidate, columns: int) -> str:
@@ -119,25 +131,6 @@ def _row(item: ExportCandidate, columns: int) -> str:
     )
 
 
-def _other(item: ExportCandidate, width: int) -> Iterator[Line]:
-    label = STATES[item.state]
-    text = f"{item.title}: {item.reason}"
-    yield from paragraph(label, plain.one_line(text), width, STYLES[item.state])
-    if item.install:
-        yield whole("", item.install, "")
-
-
-def _verdict(result: ExportResult, width: int) -> Iterator[Line]:
-    winner = result.winner
-    if winner is None or result.artefact is None:
-        yield from paragraph("verdict", _headline(result), width, "bold red")
-        return
-    text = f"{_headline(result)}; {result.why}; {_guard(winner.guard)}"
-    yield from paragraph("verdict", text, width, "bold green")
-    yield whole("artefact", str(result.artefact), "bold")
-    yield whole("next", f"{result.artefact}/load.py: model = load(); model(array)", "bold cyan")
-
-
 def _headline(result: ExportResult) -> str:
     """The answer in one line."""
     winner = result.winner
@@ -147,17 +140,12 @@ def _headline(result: ExportResult) -> str:
         return "Nothing beats eager PyTorch here"
     if result.goal is Goal.SIZE:
         return f"{winner.title}: {units.size(winner.size_bytes)}"
-    return f"{winner.title}: {_faster(winner)}"
-
-
-def _faster(item: ExportCandidate) -> str:
-    """Its speed relative to eager."""
-    if item.speedup is None:
-        return "not timed beside eager"
+    if winner.speedup is None:
+        return f"{winner.title}: not timed beside eager"
     low_high = ""
-    if item.speedup_interval is not None:
-        low_high = f" ({units.ratios(item.speedup_interval)})"
-    return f"{units.ratio(item.speedup)} eager{low_high}"
+    if winner.speedup_interval is not None:
+        low_high = f" ({units.ratios(winner.speedup_interval)})"
+    return f"{winner.title}: {units.ratio(winner.speedup)} eager{low_high}"
 
 
 def _guard(found: ExportGuard | None) -> str:
@@ -181,50 +169,38 @@ def _guard(found: ExportGuard | None) -> str:
     return "; ".join(parts)
 
 
-def _metric(found: Mapping[str, object]) -> str:
-    """What the script's own evaluation reports: "accuracy 0.9517"."""
-    value = found["value"]
-    return (
-        f"{found['name']} {value:.4g}" if isinstance(value, float) else f"{found['name']} {value}"
-    )
-
-
-def _shape(sizes: tuple[int | None, ...]) -> str:
-    """(None, 3, 224, 224) -> "any x 3 x 224 x 224"."""
-    return " x ".join("any" if size is None else f"{size}" for size in sizes) or "a number"
-
-
 def export_document(result: ExportResult) -> dict[str, Any]:
     """What `flatout export --json` prints; values that were not measured are null."""
-    document = {
-        "schema": EXPORT,
-        "model": result.model,
-        "parameters": result.parameters,
-        "source": result.source,
-        "weights": result.weights,
-        "metric": result.metric,
-        "inputs": [dataclasses.asdict(item) for item in result.inputs],
-        "outputs": [dataclasses.asdict(item) for item in result.outputs],
-        "batch_sizes": list(result.batch_sizes),
-        "goal": result.goal.value,
-        "chosen": result.chosen,
-        "why": result.why,
-        "artefact": str(result.artefact) if result.artefact is not None else None,
-        "candidates": [_candidate_document(item) for item in result.candidates],
-        "notes": list(result.notes),
-        "machine": result.machine,
-        "run_folder": str(result.run_folder),
-        "wall_s": result.wall_s,
-    }
-    json_document: dict[str, Any] = as_json(document)
-    return json_document
-
-
-def _candidate_document(item: ExportCandidate) -> dict[str, Any]:
-    best = item.best_batch
-    return {
-        **dataclasses.asdict(item),
-        "precision": item.precision.value,
-        "state": item.state.value,
-        "best_batch": dataclasses.asdict(best) if best is not None else None,
-    }
+    candidates = []
+    for item in result.candidates:
+        best = item.best_batch
+        candidates.append(
+            {
+                **dataclasses.asdict(item),
+                "precision": item.precision.value,
+                "state": item.state.value,
+                "best_batch": dataclasses.asdict(best) if best is not None else None,
+            }
+        )
+    return as_object(
+        {
+            "schema": EXPORT,
+            "model": result.model,
+            "parameters": result.parameters,
+            "source": result.source,
+            "weights": result.weights,
+            "metric": result.metric,
+            "inputs": [dataclasses.asdict(item) for item in result.inputs],
+            "outputs": [dataclasses.asdict(item) for item in result.outputs],
+            "batch_sizes": list(result.batch_sizes),
+            "goal": result.goal.value,
+            "chosen": result.chosen,
+            "why": result.why,
+            "artefact": str(result.artefact) if result.artefact is not None else None,
+            "candidates": candidates,
+            "notes": list(result.notes),
+            "machine": result.machine,
+            "run_folder": str(result.run_folder),
+            "wall_s": result.wall_s,
+        }
+    )

@@ -187,7 +187,9 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
             for side, value in values.items()
             if value is not None
         ]
-        title = _change(show(before), show(after))
+        first, second = show(before), show(after)
+        # The unit only once if it is the same.
+        title = f"{first.number if first.unit == second.unit else first} → {second}"
         figures.append({"name": name, "title": title, "bars": bars})
     return figures
 
@@ -201,12 +203,6 @@ def _throughput(
         return units.at_rate, before, after
     before, after = (outcome.quotient(1000, side.step_ms) for side in (untouched, plan))
     return lambda value: units.at_rate(value, "steps/s"), before, after
-
-
-def _change(before: Quantity, after: Quantity) -> str:
-    """Both values; the unit only once if it is the same."""
-    first = before.number if before.unit == after.unit else before
-    return f"{first} → {after}"
 
 
 def row(trial: Trial, folder: Path) -> dict[str, Any]:

@@ -24,24 +24,14 @@ def chosen(requested: str | None, environ: Mapping[str, str] | None = None) -> s
         if language not in LANGUAGES:
             raise UserError(f"no language {requested!r}", f"--lang {' or '.join(LANGUAGES)}")
         return language
-    language = "zh" if _of_locale(os.environ if environ is None else environ) == "zh" else "en"
-    return language if _can_show(language) else "en"
-
-
-def _of_locale(environ: Mapping[str, str]) -> str:
-    setting = next((environ[name] for name in VARIABLES if environ.get(name)), "")
+    variables = os.environ if environ is None else environ
+    setting = next((variables[name] for name in VARIABLES if variables.get(name)), "")
     if not setting and sys.platform == "win32":
         setting = locale.getlocale()[0] or ""  # Chinese (Simplified)_China
-    return "zh" if setting.lower().startswith(("zh", "chinese")) else setting[:2].lower()
-
-
-def _can_show(language: str) -> bool:
-    """Whether the terminal's encoding has the language's letters."""
-    if language == "en":
-        return True
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    try:
-        "原因".encode(encoding)
+    if not setting.lower().startswith(("zh", "chinese")):
+        return "en"
+    try:  # the terminal's encoding may lack the language's letters
+        "原因".encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+        return "en"
+    return "zh"

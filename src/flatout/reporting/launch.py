@@ -66,19 +66,18 @@ def costs_line(costs: LaunchCosts) -> str:
     return line
 
 
-def files(prepared: PreparedLaunch, stream: IO[str] | None = None) -> None:
+def files(prepared: PreparedLaunch) -> None:
     """Print every file as it would be written."""
-    out = stream or sys.stdout
     for file in prepared.files:
         if len(prepared.files) > 1:
-            out.write(f"# ---- {file.path}\n")
-        out.write(file.text if file.text.endswith("\n") else f"{file.text}\n")
+            sys.stdout.write(f"# ---- {file.path}\n")
+        sys.stdout.write(file.text if file.text.endswith("\n") else f"{file.text}\n")
 
 
-def submitted(job: SubmittedJob, title: str, console: Console | None = None) -> None:
+def submitted(job: SubmittedJob, title: str) -> None:
     """The engine has accepted the job; where its files are."""
-    terminal.say(f"{title} has accepted it as job {job.id} ({job.name})", console)
-    terminal.say(f"files: {_below_here(job.folder)}", console)
+    terminal.say(f"{title} has accepted it as job {job.id} ({job.name})")
+    terminal.say(f"files: {_below_here(job.folder)}")
 
 
 def line(entry: LogLine, stream: IO[str] | None = None) -> None:
@@ -92,9 +91,9 @@ def line(entry: LogLine, stream: IO[str] | None = None) -> None:
     out.flush()
 
 
-def state(job: SubmittedJob, now: JobState, console: Console | None = None) -> None:
+def state(job: SubmittedJob, now: JobState) -> None:
     """The job waits, runs or has ended."""
-    terminal.say(f"job {job.id} {state_words(now)}", console)
+    terminal.say(f"job {job.id} {state_words(now)}")
 
 
 def state_words(now: JobState) -> str:
@@ -107,11 +106,11 @@ def state_words(now: JobState) -> str:
     return f"{words}: {now.detail}" if now.detail else words
 
 
-def left(job: SubmittedJob, console: Console | None = None) -> None:
+def left(job: SubmittedJob) -> None:
     """How to come back to a job that goes on."""
-    terminal.say(f"job {job.id} goes on", console)
+    terminal.say(f"job {job.id} goes on")
     for words, command in hints(job):
-        terminal.say(f"  {words}: {command}", console)
+        terminal.say(f"  {words}: {command}")
 
 
 def hints(job: SubmittedJob) -> Iterator[tuple[str, str]]:
@@ -124,26 +123,27 @@ def hints(job: SubmittedJob) -> Iterator[tuple[str, str]]:
     yield "end it", f"flatout launch --cancel {job.id}"
 
 
-def failed(
-    failure: FirstFailure | None, job: SubmittedJob, language: str, console: Console | None = None
-) -> None:
+def failed(failure: FirstFailure | None, job: SubmittedJob, language: str) -> None:
     """Which node or rank failed first, and why if the log says so."""
     if failure is None:
-        terminal.say("no line of its log says why; its files: " + _below_here(job.folder), console)
+        terminal.say("no line of its log says why; its files: " + _below_here(job.folder))
         return
     where = f"{failure.source}: " if failure.source else ""
     for text in failure.tail:
         sys.stderr.writelines(f"  | {shown}\n" for shown in plain.lines(text) or [""])
-    terminal.error(f"{where}{failure.error}", console=console)
+    terminal.error(f"{where}{failure.error}")
     if failure.explained is not None:
         from flatout.reporting import explained
 
-        explained.crash(failure.explained, language, console)
+        explained.crash(failure.explained, language)
 
 
 def listing(rows: Iterable[tuple[SubmittedJob, JobState]]) -> None:
     """The jobs that were launched from here."""
-    table = [("job", "name", "engine", "nodes", "state"), *(_row(*item) for item in rows)]
+    table = [("job", "name", "engine", "nodes", "state")]
+    for job, now in rows:
+        state = plain.one_line(state_words(now))
+        table.append((job.id, job.name, job.engine, str(job.nodes), state))
     widths = [max(len(row[column]) for row in table) for column in range(4)]
     for row in table:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
@@ -171,26 +171,19 @@ def launch_document(
             "warnings": list(prepared.warnings),
             "notes": list(prepared.notes),
         }
+    first: dict[str, Any] | None = None
+    if failure is not None:
+        answer = failure.explained
+        signature = answer.matches[0].id if answer is not None and answer.matches else None
+        first = {"source": failure.source, "error": failure.error, "signature": signature}
+        first["log"] = list(failure.tail)
     return document | {
         "job": dataclasses.asdict(job) if job is not None else None,
         "state": now.state if now is not None else None,
         "detail": now.detail if now is not None else "",
         "returncode": now.returncode if now is not None else None,
-        "failure": _failure(failure),
+        "failure": first,
     }
-
-
-def _failure(failure: FirstFailure | None) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    answer = failure.explained
-    signature = answer.matches[0].id if answer is not None and answer.matches else None
-    tail = list(failure.tail)
-    return {"source": failure.source, "error": failure.error, "signature": signature, "log": tail}
-
-
-def _row(job: SubmittedJob, now: JobState) -> tuple[str, ...]:
-    return job.id, job.name, job.engine, str(job.nodes), plain.one_line(state_words(now))
 
 
 def _below_here(folder: str) -> str:

@@ -18,9 +18,20 @@ PLACES: dict[ScriptPlace, str] = {
 
 def source(ejected: Ejected) -> str:
     """The text for people: a file of Python, or a diff where the script itself can be changed."""
-    if ejected.diff:
-        return "\n".join([*_above_diff(ejected), *ejected.diff])
     total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
+    if ejected.diff:
+        # `patch` and `git apply` pass over what is above: the changes, and templates for the rest.
+        lines = [f"# {ejected.plan} as changes of {ejected.script}{total_gain}"]
+        changes = [boost for boost in ejected.boosts if not boost.template_because]
+        lines += [f"#   {_named(boost)}: {boost.title}" for boost in changes]
+        lines += [f"# {ejected.note}"] if ejected.note else []
+        lines += [f"# The changed script was {ejected.tried or 'not run'}."]
+        lines += [f"# Apply them: flatout eject | patch {ejected.script}"]
+        for boost in ejected.boosts:
+            if boost.template_because:
+                lines += ["#", f"# Left to you, {_named(boost)}: {boost.title}"]
+                lines += [f"# ({boost.template_because})", *(f"#   {line}" for line in boost.lines)]
+        return "\n".join([*lines, "", *ejected.diff])
     count = units.count(len(ejected.boosts), "boost")
     lines = [f"# {ejected.plan} as plain PyTorch: {count}{total_gain}"]
     if ejected.note:
@@ -36,25 +47,6 @@ def source(ejected: Ejected) -> str:
     if not ejected.job_known:
         lines += ["", "# The plan does not say for which program it was made: check the device."]
     return "\n".join(lines)
-
-
-def _above_diff(ejected: Ejected) -> list[str]:
-    """What `patch` and `git apply` pass over: what is changed, and templates for the rest."""
-    total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
-    lines = [f"# {ejected.plan} as changes of {ejected.script}{total_gain}"]
-    lines += [f"#   {_named(boost)}: {boost.title}" for boost in _changes(ejected)]
-    lines += [f"# {ejected.note}"] if ejected.note else []
-    lines += [f"# The changed script was {ejected.tried or 'not run'}."]
-    lines += [f"# Apply them: flatout eject | patch {ejected.script}"]
-    for boost in ejected.boosts:
-        if boost.template_because:
-            lines += ["#", f"# Left to you, {_named(boost)}: {boost.title}"]
-            lines += [f"# ({boost.template_because})", *(f"#   {line}" for line in boost.lines)]
-    return [*lines, ""]
-
-
-def _changes(ejected: Ejected) -> list[EjectedBoost]:
-    return [boost for boost in ejected.boosts if not boost.template_because]
 
 
 def _named(boost: EjectedBoost) -> str:

@@ -47,7 +47,7 @@ def decision(trial: Trial, console: Console | None = None) -> None:
     if not is_shown(trial):
         return
     style = "green" if trial.verdict is Verdict.KEPT else "dim"
-    _print(f"flatout: {decision_words(trial)}", style, console)
+    show(console or terminal.errors(), styled(f"flatout: {decision_words(trial)}", style))
 
 
 def is_shown(trial: Trial) -> bool:
@@ -61,7 +61,8 @@ def decision_words(trial: Trial) -> str:
     name = "the recipe" if trial.tried is None else plain.named(trial.tried, trial.params)
     figures = []
     if trial.gain is not None:
-        figures.append(units.ratio(trial.gain) + _interval(trial))
+        interval = "" if trial.interval is None else f" [{units.ratios(trial.interval)}]"
+        figures.append(units.ratio(trial.gain) + interval)
     if trial.pairs:
         figures.append(units.count(trial.pairs, "pair"))
     if trial.wall_s:
@@ -91,10 +92,10 @@ def close(tuned: Tuned, report: Path, quiet: bool) -> Tuned:
     return tuned
 
 
-def closing(tuned: Tuned, console: Console | None = None) -> None:
+def closing(tuned: Tuned) -> None:
     """Print the result of the tuning of this run."""
     for line, style in closing_lines(tuned):
-        _print(f"flatout: {line}", style, console)
+        show(terminal.errors(), styled(f"flatout: {line}", style))
 
 
 def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
@@ -136,11 +137,3 @@ def saved(tuned: Tuned) -> str:
     if tuned.saved_s > 0:
         return f"this run took about {time} less"
     return f"finding that cost about {time} more than this run has gained"
-
-
-def _interval(trial: Trial) -> str:
-    return "" if trial.interval is None else f" [{units.ratios(trial.interval)}]"
-
-
-def _print(line: str, style: str, console: Console | None) -> None:
-    show(console or terminal.errors(), styled(line, style))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout.nouns import units
-from flatout.nouns.memory_fit import MemoryFit, StrategyFit
+from flatout.nouns.memory_fit import MemoryFit
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import Line, paragraph, show, styled, width_of
 
@@ -55,61 +55,52 @@ def show_fit(fit: MemoryFit, console: Console | None = None) -> None:
 def _lines(fit: MemoryFit, width: int) -> Iterator[Line]:
     name = plain.one_line(f"{fit.model} with {fit.optimizer}")
     yield from paragraph("model", name, width, "bold")
-    yield from paragraph("step", _measured(fit), width, "bold")
-    for label, size, remark in _parts(fit):
+    rows = " and ".join(f"{rows:,}" for rows in fit.measured_rows)
+    where = plain.one_line(fit.measured_on)
+    step = f"measured on {where} with batches of {rows}; the script's has {fit.batch_rows:,}"
+    yield from paragraph("step", step, width, "bold")
+    fixed, row = max(0, fit.activations_fixed_bytes), fit.activations_row_bytes
+    parts = [
+        ("parameters", fit.parameters_bytes, ""),
+        *([("buffers", fit.buffers_bytes, "")] if fit.buffers_bytes else []),
+        ("gradients", fit.gradients_bytes, ""),
+        ("optimizer state", fit.state_bytes, ""),
+        (
+            "activations",
+            fit.activations_bytes,
+            f"{units.size(fixed)} + {units.size(row)} for each sample",
+        ),
+        ("optimizer's step", fit.update_bytes, "for itself, while it steps"),
+        ("peak", fit.peak_bytes, "with the whole batch on one device"),
+    ]
+    for label, size, remark in parts:
         text = f"          {label:<{PART}}{units.size(size):>{SIZE}}  {remark}"
         yield Line(plain.cut(text.rstrip(), width))
     yield Line("")
-    yield from paragraph("devices", _devices(fit), width, "bold")
+    devices = f"{fit.devices} of {units.size(fit.memory_bytes)}"
+    if fit.devices > 1:
+        nodes = f" in {fit.nodes} nodes" if fit.nodes > 1 else ""
+        devices += f"{nodes}; the batch is divided among them"
+    yield from paragraph("devices", devices, width, "bold")
     head = f"  {'':{STRATEGY}}{'samples':>{ROWS}}"
     yield styled(head + "".join(f"{column:>{COLUMN}}" for column in COLUMNS), "dim")
     for item in fit.strategies:
-        yield _row(item, item.strategy == fit.chosen)
+        cells = (
+            item.parameters_bytes,
+            item.gradients_bytes,
+            item.state_bytes,
+            item.activations_bytes,
+            item.peak_bytes,
+        )
+        text = f"  {item.strategy:<{STRATEGY}}{item.rows:>{ROWS},}"
+        text += "".join(f"{units.size(size):>{COLUMN}}" for size in cells)
+        text += "  fits" if item.fits else "  no"
+        fitting = "" if item.fits else "dim"
+        yield styled(text, "bold green" if item.strategy == fit.chosen else fitting)
     yield Line("")
     for note in fit.notes:
         yield from paragraph("note", note, width, "bold")
     yield from _verdict(fit, width)
-
-
-def _measured(fit: MemoryFit) -> str:
-    rows = " and ".join(f"{rows:,}" for rows in fit.measured_rows)
-    where = plain.one_line(fit.measured_on)
-    return f"measured on {where} with batches of {rows}; the script's has {fit.batch_rows:,}"
-
-
-def _parts(fit: MemoryFit) -> Iterator[tuple[str, int, str]]:
-    yield "parameters", fit.parameters_bytes, ""
-    if fit.buffers_bytes:
-        yield "buffers", fit.buffers_bytes, ""
-    yield "gradients", fit.gradients_bytes, ""
-    yield "optimizer state", fit.state_bytes, ""
-    fixed, row = max(0, fit.activations_fixed_bytes), fit.activations_row_bytes
-    formula = f"{units.size(fixed)} + {units.size(row)} for each sample"
-    yield "activations", fit.activations_bytes, formula
-    yield "optimizer's step", fit.update_bytes, "for itself, while it steps"
-    yield "peak", fit.peak_bytes, "with the whole batch on one device"
-
-
-def _devices(fit: MemoryFit) -> str:
-    each = units.size(fit.memory_bytes)
-    if fit.devices == 1:
-        return f"1 of {each}"
-    nodes = f" in {fit.nodes} nodes" if fit.nodes > 1 else ""
-    return f"{fit.devices} of {each}{nodes}; the batch is divided among them"
-
-
-def _row(item: StrategyFit, chosen: bool) -> Line:
-    cells = (
-        item.parameters_bytes,
-        item.gradients_bytes,
-        item.state_bytes,
-        item.activations_bytes,
-        item.peak_bytes,
-    )
-    text = f"  {item.strategy:<{STRATEGY}}{item.rows:>{ROWS},}"
-    text += "".join(f"{units.size(size):>{COLUMN}}" for size in cells)
-    text += "  fits" if item.fits else "  no"
-    return styled(text, "bold green" if chosen else "" if item.fits else "dim")
 
 
 def _verdict(fit: MemoryFit, width: int) -> Iterator[Line]:

@@ -73,42 +73,30 @@ def card(end: RunEnd, tuned: Tuned | None, lines: Sequence[str] = ()) -> str:
     else:
         said = live.saved(tuned) if faster else live.closing_lines(tuned)[0][0]
     report = tuned.report_path if tuned is not None else None
+    from_here = ""
+    if report is not None:
+        file, here = Path(report), Path.cwd()
+        from_here = str(file.relative_to(here) if file.is_relative_to(here) else file)
+    kept: Sequence[Any] = tuned.plan.boosts if tuned is not None and tuned.plan is not None else ()
+    speedup, learns = None, ""
+    if tuned is not None and tuned.best is not None:
+        speedup = outcome.quotient(tuned.baseline.step_ms, tuned.best.step_ms)
+        learns = outcome.learning_words(outcome.guard_of_plan(tuned), every_figure=False)
     return (
         html.templates(times=html.times)
         .get_template("card.html.j2")
         .render(
-            speedup=_speedup(tuned),
+            speedup=speedup,
             said=plain.one_line(said),
             unit=live.unit(tuned) if tuned is not None else "",
             bars=html.before_and_after(head, tuned)[:1] if faster and head and tuned else [],
-            on=[plain.named(boost.id, boost.params) for boost in _kept(tuned)] or end.engaged,
-            guard=_learns(tuned) if faster and tuned else "",
+            on=[plain.named(boost.id, boost.params) for boost in kept] or end.engaged,
+            guard=learns,
             ran=terminal.run_words(end) if tuned is not None else "",
             notes=[plain.one_line(note) for note in tuned.notes] if tuned is not None else [],
             lines=lines,
             plan=plain.one_line(tuned.plan_path) if tuned and tuned.plan_path else "",
-            report=_from_here(report),
+            report=from_here,
             link=html.beside(report, Path.cwd()) if report else None,
         )
     )
-
-
-def _speedup(tuned: Tuned | None) -> float | None:
-    if tuned is None or tuned.best is None:
-        return None
-    return outcome.quotient(tuned.baseline.step_ms, tuned.best.step_ms)
-
-
-def _learns(tuned: Tuned) -> str:
-    return outcome.learning_words(outcome.guard_of_plan(tuned), every_figure=False)
-
-
-def _kept(tuned: Tuned | None) -> Sequence[Any]:
-    return tuned.plan.boosts if tuned is not None and tuned.plan is not None else ()
-
-
-def _from_here(path: str | None) -> str:
-    if path is None:
-        return ""
-    file = Path(path)
-    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)

@@ -69,7 +69,10 @@ def headline(tuned: Tuned) -> Headline:
         return Headline(TuneOutcome.NOTHING, untouched, OutcomeSide())
     plan = _side(plan_measured(tuned), confirmation.plan_ms if confirmation else ())
     if confirmation is not None and untouched.samples_per_s is None:
-        untouched = replace(untouched, samples_per_s=_as_written(plan, untouched))
+        # A step of the program as written has as many samples as in the plan's run.
+        scale = quotient(plan.step_ms, untouched.step_ms)
+        if plan.samples_per_s is not None and scale is not None:
+            untouched = replace(untouched, samples_per_s=plan.samples_per_s * scale)
     if confirmation is None or not confirmation.faster:
         speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
         answer = TuneOutcome.LIVE if tuned.live else TuneOutcome.UNCONFIRMED
@@ -292,14 +295,6 @@ def _side(measured: Measurement | None, times_ms: Sequence[float]) -> OutcomeSid
     rate = measured.samples_per_s
     scaled = rate * scale if rate is not None and scale is not None else None
     return OutcomeSide(confirmed_ms, scaled, measured.peak_bytes)
-
-
-def _as_written(planned: OutcomeSide, untouched: OutcomeSide) -> float | None:
-    """Samples per second of the program as written: a step has as many as in the plan's run."""
-    scale = quotient(planned.step_ms, untouched.step_ms)
-    if planned.samples_per_s is None or scale is None:
-        return None
-    return planned.samples_per_s * scale
 
 
 def _closeness(trial: Trial) -> tuple[int, float]:

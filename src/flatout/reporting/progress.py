@@ -80,7 +80,13 @@ class TuneView:
         try:
             self._tell_skipped()
         finally:
-            self._give_back()
+            if self._live is not None:
+                live, self._live = self._live, None
+                try:
+                    live.stop()
+                finally:
+                    # A second Ctrl-C may have come in between: never leave the cursor hidden.
+                    self.console.show_cursor(True)
 
     def phase(self, text: str) -> None:
         """A new part of the work begins."""
@@ -120,7 +126,15 @@ class TuneView:
         self._tell_skipped()
         self._running = None
         if not self.animated:
-            self._print(_sentence(trial))
+            verdict, reason = _verdict(trial), _reason(trial)
+            with_interval = "x [" in reason and trial.verdict is Verdict.SLOWER
+            parts = [verdict] if verdict and not reason.startswith(f"{verdict}: ") else []
+            if trial.gain is not None and verdict and not with_interval:
+                parts.append(units.ratio(trial.gain))
+            if trial.measured is not None:
+                parts.append(f"{units.milliseconds(trial.measured.step_ms)}/step")
+            told = [", ".join(parts)] if parts else []
+            self._print(f"{_name(trial)}: {' - '.join([*told, *([reason] if reason else [])])}")
             return
         if not self._header:
             self._header = True
@@ -150,15 +164,6 @@ class TuneView:
         for trial in named:
             line = f"{plain.named(str(trial.tried), trial.params)}: not tried - {_reason(trial)}"
             self._print(plain.cut(line, self.console.width) if self.animated else line, "dim")
-
-    def _give_back(self) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
-            try:
-                live.stop()
-            finally:
-                # A second Ctrl-C may have come in between: never leave the cursor hidden.
-                self.console.show_cursor(True)
 
     def _print(self, line: str, style: str = "") -> None:
         show(self.console, styled(line, style))
@@ -203,18 +208,6 @@ def _verdict(trial: Trial) -> str:
 
 def _reason(trial: Trial) -> str:
     return "" if outcome.is_untouched(trial) else plain.last_line(trial.reason)
-
-
-def _sentence(trial: Trial) -> str:
-    verdict, reason = _verdict(trial), _reason(trial)
-    with_interval = "x [" in reason and trial.verdict is Verdict.SLOWER
-    parts = [verdict] if verdict and not reason.startswith(f"{verdict}: ") else []
-    if trial.gain is not None and verdict and not with_interval:
-        parts.append(units.ratio(trial.gain))
-    if trial.measured is not None:
-        parts.append(f"{units.milliseconds(trial.measured.step_ms)}/step")
-    told = [", ".join(parts)] if parts else []
-    return f"{_name(trial)}: {' - '.join([*told, *([reason] if reason else [])])}"
 
 
 def _columns(name: str, step: str, gain: str, verdict: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
-from flatout.nouns.ranks import ModelCut, RankFailure, RanksEnd, Scaling, ScalingRow
+from flatout.nouns.ranks import RankFailure, RanksEnd, Scaling, ScalingRow
 from flatout.reporting import plain, terminal
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def ended_lines(end: RanksEnd) -> Iterator[str]:
     yield "; ".join(parts)
     for model in end.models:
         if not model.cut:
-            yield _not_cut(model)
+            why = f": {model.reason}" if model.reason else ""
+            yield f"every rank computed all of {model.model}{why}"
 
 
 def trial(scaling: Scaling, console: Console | None = None) -> None:
@@ -138,11 +139,6 @@ def row_line(row: ScalingRow, scaling: Scaling) -> str:
     started = ", started as torchrun would" if row.native else ""
     doubt = DISTURBED.format(row.size) if row.speedup > TOO_GOOD * row.size else ""
     return f"{line}{started}; {losses}{doubt}"
-
-
-def _not_cut(model: ModelCut) -> str:
-    why = f": {model.reason}" if model.reason else ""
-    return f"every rank computed all of {model.model}{why}"
 
 
 def _ms(seconds: float) -> str:

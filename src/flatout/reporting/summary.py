@@ -16,7 +16,6 @@ from flatout.reporting.paragraphs import NARROWEST, Line, show, styled, wrapped
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flatout.nouns.plan import Plan
 
 Paragraph = tuple[str, str, str]
 """Label, text, and the label's style."""
@@ -106,12 +105,20 @@ def _facts(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
         style = STYLES[outcome.learning(guard)]
         yield "loss curve:", outcome.learning_words(guard, every_figure=why), style
     if tuned.plan is not None:
-        yield "may change:", _changes(tuned.plan, tuned.redrawn), "bold"
-        boosts = (
-            f"{plain.named(boost.id, boost.params)} {_gain(boost.gain)}"
-            for boost in tuned.plan.boosts
-        )
-        yield "kept:", ", ".join(_unbroken(text.strip()) for text in boosts), "green"
+        rounding = [boost.id for boost in tuned.plan.boosts if boost.risk == "rounding"]
+        inexact = {"rounding": ", ".join(rounding)} if rounding else {}
+        if tuned.redrawn:
+            inexact["other random numbers"] = ", ".join(tuned.redrawn)
+        changes = "; ".join(f"{what} ({names})" for what, names in inexact.items())
+        yield "may change:", changes or "nothing but the order of sums", "bold"
+        kept = []
+        for boost in tuned.plan.boosts:
+            # A gain that is none is noise: such a boost stayed beside the others as neither.
+            gain = "" if boost.gain is None or boost.gain < LEAST_GAIN else units.ratio(boost.gain)
+            text = f"{plain.named(boost.id, boost.params)} {gain}".strip()
+            # A name stays beside its number: no row breaks at this space.
+            kept.append(text.replace(" ", GLUE) if len(text) <= 48 else text)
+        yield "kept:", ", ".join(kept), "green"
         if tuned.plan.pays_after_steps:
             steps = units.count(tuned.plan.pays_after_steps, "step")
             cost = units.duration(tuned.plan.compile_s)
@@ -177,17 +184,6 @@ def _cut(item: Paragraph, width: int, rest: int = 0) -> Paragraph:
     return label, f"{begin}{end}", style
 
 
-def _changes(plan: Plan, redrawn: tuple[str, ...]) -> str:
-    """The worst that the plan may change in the results."""
-    rounding = [boost.id for boost in plan.boosts if boost.risk == "rounding"]
-    inexact = {"rounding": ", ".join(rounding)} if rounding else {}
-    if redrawn:
-        inexact["other random numbers"] = ", ".join(redrawn)
-    if not inexact:
-        return "nothing but the order of sums"
-    return "; ".join(f"{what} ({names})" for what, names in inexact.items())
-
-
 def _failed(tuned: Tuned) -> list[Trial]:
     return [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
 
@@ -220,7 +216,8 @@ def _counts(tuned: Tuned, by_name: bool = True) -> Iterator[Paragraph]:
 def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
     """What is not in the plan, each with its reason."""
     for trial in _failed(tuned):
-        name = plain.named(trial.tried or _whole(trial.boosts), trial.params)
+        whole = "the whole plan" if trial.boosts else "the untouched program"
+        name = plain.named(trial.tried or whole, trial.params)
         log = f" (log: {plain.one_line(trial.log)})" if trial.log else ""
         yield "failed:", f"{name}: {plain.last_line(trial.reason)}{log}", "red"
     dropped = [
@@ -262,20 +259,6 @@ def _next(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
         named = ("--plan", path) if path and Path(path) != Path("flatout.toml") else ()
         command = ("flatout", "run", *named, *tuned.command)
         yield "next:", plain.command_line(command), "bold cyan"
-
-
-def _gain(gain: float | None) -> str:
-    """A gain that is none is noise: such a boost stayed beside the others as neither."""
-    return "" if gain is None or gain < LEAST_GAIN else units.ratio(gain)
-
-
-def _whole(boosts: tuple[str, ...]) -> str:
-    return "the whole plan" if boosts else "the untouched program"
-
-
-def _unbroken(text: str) -> str:
-    # A name stays beside its number: no row breaks at this space.
-    return text.replace(" ", GLUE) if len(text) <= 48 else text
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:

@@ -28,7 +28,6 @@ __all__ = [
     "other_torch",
     "profile",
     "run_ended",
-    "run_summary",
     "run_words",
     "say",
     "summary",
@@ -83,21 +82,16 @@ def other_torch(plan_torch: str | None, versions: set[str]) -> None:
 def run_ended(end: RunEnd, quiet: bool) -> None:
     """The end of `flatout run`; quiet: warnings only."""
     if end.steps and not quiet:
-        run_summary(end)
+        _tell("", "", run_words(end), None)
+        for note in end.notes:
+            _tell("note: ", "bold", note, None)
+        for fault in end.faults:
+            warn(f"error inside flatout, your program is not affected: {fault}")
         return
     if end.interrupted and not quiet:  # then its notes, why there was no step, are wrong
         say("interrupted before its first step")
     for line in (*(() if quiet or end.interrupted else end.notes), *end.faults):
         warn(line)
-
-
-def run_summary(end: RunEnd, console: Console | None = None) -> None:
-    """The line that closes `flatout run`, and a line for each thing that went wrong beside it."""
-    _tell("", "", run_words(end), console)
-    for note in end.notes:
-        _tell("note: ", "bold", note, console)
-    for fault in end.faults:
-        warn(f"error inside flatout, your program is not affected: {fault}", console)
 
 
 def run_words(end: RunEnd) -> str:

@@ -49,33 +49,22 @@ class FollowedRank:
         if self.foreign:
             return
         cores, memory, self.pids = self.tree.read()
+        gpus = machine.gpus if machine is not None else ()
         uses = [
-            (gpu.index, use)
-            for gpu in (machine.gpus if machine is not None else ())
-            for use in gpu.processes or ()
-            if use.pid in self.pids
+            (gpu.index, use) for gpu in gpus for use in gpu.processes or () if use.pid in self.pids
         ]
-        history.gpus = tuple(dict.fromkeys(index for index, _ in uses)) or self._only_gpu(machine)
+        history.gpus = tuple(dict.fromkeys(index for index, _ in uses))
+        if not history.gpus and len(gpus) == 1 and history.device not in (None, "cpu"):
+            # The only GPU, for a driver that lists no processes, as in a container.
+            history.gpus = () if gpus[0].processes else (gpus[0].index,)
         known = [use.memory_bytes for _, use in uses if use.memory_bytes is not None]
         self.gpu_memory_bytes = sum(known) if known else None
         self.steps.add_tree(TreeSample(now_s, cores, memory))
-        self.steps.add_clocks(
-            [
-                gpu.clock_mhz
-                for gpu in (machine.gpus if machine is not None else ())
-                if gpu.index in history.gpus and gpu.clock_mhz is not None
-            ]
-        )
+        clocks = [(gpu.index, gpu.clock_mhz) for gpu in gpus if gpu.clock_mhz is not None]
+        self.steps.add_clocks([mhz for index, mhz in clocks if index in history.gpus])
         last_s = self.steps.steps[-1].time_s if self.steps.steps else 0.0
         silent = bool(last_s) and now_s - last_s > SILENT_S
         history.waits_for_input = silent and waits_for_input(self.ring.header.pid)
-
-    def _only_gpu(self, machine: MachineSample | None) -> tuple[int, ...]:
-        """The only GPU, for a driver that lists no processes, as in a container."""
-        gpus = machine.gpus if machine is not None else ()
-        if len(gpus) != 1 or gpus[0].processes or self.steps.history.device in (None, "cpu"):
-            return ()
-        return (gpus[0].index,)
 
     def sample(self) -> RankSample:
         """Its current state."""
@@ -131,17 +120,13 @@ class FollowedJob:
         history.pid = self.entry.program_pid or self.entry.pid
         history.ranks = [rank.steps.history for rank in self.ranks]
         history.pids = frozenset().union(*(rank.pids for rank in self.ranks))
-        self._learn_of_headers()
-        history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
-
-    def _learn_of_headers(self) -> None:
-        """Take what the rings' headers say about the program."""
         headers = [rank.ring.header for rank in self.ranks]
         alone = any(header.loader_workers == 0 for header in headers)
         planned = LOADER_BOOST in self.entry.boosts
         self.history.wait_boost = LOADER_BOOST if alone and not planned else None
         saves = max((header.largest_save_bytes for header in headers), default=0)
         self.history.largest_save_bytes = saves or None
+        history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
 
     def settle(self) -> None:
         """Take the last steps of the ended job; its processes are gone."""

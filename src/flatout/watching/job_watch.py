@@ -108,30 +108,23 @@ class JobWatch:
 
     def _run(self) -> None:
         try:
-            self._expect()
+            assert self._entry is not None
+            steps = steps_before(Path(self._entry.run_folder), self._program)
+            with self._lock:
+                if steps is not None and self._job is not None and not self._over.is_set():
+                    self._entry = self._job.entry = replace(self._entry, steps_expected=steps)
+                    with suppress(OSError):
+                        job_list.write(self._entry)
             with MachineSampler() as sampler:
                 while not self._over.wait(self._every_s):
-                    self._second(sampler)
+                    assert self._entry is not None
+                    machine = sampler.sample((self._entry.folder, self._entry.run_folder))
+                    with self._lock:
+                        if not self._over.is_set():
+                            self._machine = self._machines.add(machine)
+                            self._look(machine)
         except Exception as error:
             self._tell(f"the run is no longer watched: {type(error).__name__}: {error}")
-
-    def _expect(self) -> None:
-        """List how many steps the run has, if an earlier run shows it."""
-        assert self._entry is not None
-        steps = steps_before(Path(self._entry.run_folder), self._program)
-        with self._lock:
-            if steps is not None and self._job is not None and not self._over.is_set():
-                self._entry = self._job.entry = replace(self._entry, steps_expected=steps)
-                with suppress(OSError):
-                    job_list.write(self._entry)
-
-    def _second(self, sampler: MachineSampler) -> None:
-        assert self._entry is not None
-        machine = sampler.sample((self._entry.folder, self._entry.run_folder))
-        with self._lock:
-            if not self._over.is_set():
-                self._machine = self._machines.add(machine)
-                self._look(machine)
 
     def _look(self, machine: MachineSample | None) -> None:
         assert self._job is not None

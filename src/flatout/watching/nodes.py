@@ -51,7 +51,9 @@ class Nodes:
                         host, frame = self._frames.get(timeout=left)
                         latest[host] = time.monotonic(), frame
                 yield self._merged(latest)
-                latest = {host: (at, _shown(frame)) for host, (at, frame) in latest.items()}
+                for host, (at, frame) in latest.items():  # shown again, its steps are not new
+                    jobs = tuple(replace(job, recent_steps=()) for job in frame.jobs)
+                    latest[host] = at, replace(frame, jobs=jobs)
         finally:
             for node in self._nodes:
                 node.stop()
@@ -96,11 +98,6 @@ class Nodes:
             ),
             notes=(*notes, *(note for frame in shown for note in frame.notes)),
         )
-
-
-def _shown(frame: Frame) -> Frame:
-    """A frame that is shown again, without its steps: they are no longer new."""
-    return replace(frame, jobs=tuple(replace(job, recent_steps=()) for job in frame.jobs))
 
 
 class _Node:
@@ -170,7 +167,12 @@ class _Node:
         code = process.wait()
         reader.join()
         if not self.problem:
-            self.problem = _reason(code, b"".join(errors), self._command[-1])
+            text = b"".join(errors).decode("utf-8", "replace")
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            self.problem = lines[-1][:MOST_LETTERS] if lines else f"exit code {code}"
+            if code == 127:
+                program = shlex.split(self._command[-1])[0]
+                self.problem = f"{program} is not there ({self.problem}); name it with --remote"
         return seen
 
 
@@ -179,14 +181,6 @@ def _collect(process: subprocess.Popen[bytes], errors: list[bytes]) -> None:
     for line in process.stderr:
         errors.append(line)
         del errors[:-20]
-
-
-def _reason(code: int, text: bytes, command: str) -> str:
-    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    last = lines[-1][:MOST_LETTERS] if lines else f"exit code {code}"
-    if code == 127:
-        return f"{shlex.split(command)[0]} is not there ({last}); name it with --remote"
-    return last
 
 
 def slurm_hosts(job: str) -> list[str]:

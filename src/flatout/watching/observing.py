@@ -76,7 +76,10 @@ class JobsObserver:
         history = self._machines.add(machine)
         for job in self._jobs.values():
             job.settle() if job.ended_s is not None else job.update(now_s, machine)
-        alerts = self._book.update(self._views(now_s, history))
+        followed = [job.history for job in self._jobs.values()]
+        views = [View(now_s, self._hostname, history, None, followed)]
+        views += [View(now_s, self._hostname, history, job, followed) for job in followed]
+        alerts = self._book.update(views)
         own = [
             job.with_steps(job.sample(self._hostname, [a for a in alerts if a.job == job.entry.id]))
             for job in self._jobs.values()
@@ -84,11 +87,6 @@ class JobsObserver:
         foreign = self._foreign_jobs(machine)
         shown = sorted([*own, *foreign], key=lambda job: (job.state == "ended", job.began_s or 0))
         return Frame(now_s, (machine,), tuple(shown), alerts, tuple(self._book.notes))
-
-    def _views(self, now_s: float, history: list[MachineSample]) -> list[View]:
-        followed = [job.history for job in self._jobs.values()]
-        views = [View(now_s, self._hostname, history, None, followed)]
-        return views + [View(now_s, self._hostname, history, job, followed) for job in followed]
 
     def _list(self, now_s: float) -> None:
         """Add new jobs, notice ends, drop those that ended long ago."""

@@ -85,16 +85,6 @@ class HistoryRecording:
         """Append one frame, with the alerts that fire or have changed."""
         if self._over:
             return
-        line = json.dumps(frame_json.dump(self._lean(frame), lean=True)).encode() + b"\n"
-        try:
-            self._make_room(frame.time_s, len(line))
-            with self.path.open("ab") as file:
-                file.write(line)
-            self._bytes += len(line)
-        except OSError:
-            self._over = True
-
-    def _lean(self, frame: Frame) -> Frame:
         alerts = []
         for alert in frame.alerts:
             key = (*alert.key, alert.since_s)
@@ -105,7 +95,15 @@ class HistoryRecording:
         jobs = [
             replace(job, recent_steps=evenly(job.recent_steps, MOST_STEPS)) for job in frame.jobs
         ]
-        return replace(frame, jobs=tuple(jobs), alerts=tuple(alerts))
+        lean = replace(frame, jobs=tuple(jobs), alerts=tuple(alerts))
+        line = json.dumps(frame_json.dump(lean, lean=True)).encode() + b"\n"
+        try:
+            self._make_room(frame.time_s, len(line))
+            with self.path.open("ab") as file:
+                file.write(line)
+            self._bytes += len(line)
+        except OSError:
+            self._over = True
 
     def _make_room(self, now_s: float, more: int) -> None:
         if self._since_thinned_s is None:
@@ -118,7 +116,16 @@ class HistoryRecording:
         lines = self.path.read_bytes().splitlines(keepends=True)
         fine_s = FINE_S
         while True:
-            kept = _thinned(lines, now_s - fine_s, apart_s)
+            # All lines from then on; before that, one every `apart_s` seconds.
+            fine_from_s = now_s - fine_s
+            kept: list[bytes] = []
+            last_s = -apart_s
+            for line in lines:
+                match = TIME.search(line, 0, 200)
+                time_s = float(match[1]) if match else 0.0
+                if time_s >= fine_from_s or abs(time_s - last_s) >= apart_s:
+                    kept.append(line)
+                    last_s = time_s
             size = sum(map(len, kept))
             # Leave some room, so that the next frame does not cause thinning again.
             if size + more <= 0.75 * self._most_bytes or len(kept) <= 2:
@@ -126,9 +133,7 @@ class HistoryRecording:
             apart_s, fine_s = 2 * apart_s, fine_s / 2
         while kept and sum(map(len, kept)) + more > self._most_bytes:
             del kept[0]
-        self._replace(b"".join(kept))
-
-    def _replace(self, text: bytes) -> None:
+        text = b"".join(kept)
         handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=NAME, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -139,16 +144,3 @@ class HistoryRecording:
                 Path(name).unlink()
             raise
         self._bytes = len(text)
-
-
-def _thinned(lines: list[bytes], fine_from_s: float, apart_s: float) -> list[bytes]:
-    """All lines from `fine_from_s` on; before that, one every `apart_s` seconds."""
-    kept: list[bytes] = []
-    last_s = -apart_s
-    for line in lines:
-        match = TIME.search(line, 0, 200)
-        time_s = float(match[1]) if match else 0.0
-        if time_s >= fine_from_s or abs(time_s - last_s) >= apart_s:
-            kept.append(line)
-            last_s = time_s
-    return kept

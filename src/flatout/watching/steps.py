@@ -101,26 +101,20 @@ class RankSteps:
         if not self.steps or step.duration_s <= 0:
             return
         if step.flags & PAUSES:
-            self._learn_pause(step)
+            for kind in KINDS:
+                if step.flags & kind:
+                    pause = self.history.pauses.setdefault(kind, Pause())
+                    pause.longest_s = max(pause.longest_s, step.duration_s)
+                    apart = step.step - pause.last_step
+                    if step.step > WARM_UP and apart > 0:  # many evaluate once before they train
+                        pause.least_steps = min(apart, pause.least_steps or apart)
+                    pause.last_step = step.step
         elif not step.flags & (pulse.COMPILED | pulse.TUNING) and step.step > WARM_UP:
             history.longest_gap_s = max(history.longest_gap_s, step.duration_s)
             self._gaps.append(step.duration_s)
             if len(self._gaps) % 50 == 0 or len(self._gaps) < 50:
                 ordered = sorted(self._gaps)
                 history.p99_gap_s = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-        self._learn_early(step)
-
-    def _learn_pause(self, step: PulseStep) -> None:
-        for kind in KINDS:
-            if step.flags & kind:
-                pause = self.history.pauses.setdefault(kind, Pause())
-                pause.longest_s = max(pause.longest_s, step.duration_s)
-                apart = step.step - pause.last_step
-                if step.step > WARM_UP and apart > 0:  # many evaluate once before they train
-                    pause.least_steps = min(apart, pause.least_steps or apart)
-                pause.last_step = step.step
-
-    def _learn_early(self, step: PulseStep) -> None:
         plain = not step.flags & (PAUSES | pulse.COMPILED | pulse.TUNING | pulse.SKIPPED)
         if step.step in EARLY and plain:
             self._early.append(step)

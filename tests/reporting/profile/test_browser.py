@@ -13,7 +13,7 @@ from flatout.profiling.trace.analysing import analyse
 from flatout.profiling.trace.reading import read
 from flatout.reporting.profile import html
 from reporting import profiled_examples as examples
-from reporting.test_browser import OWN, browser, contrast, requests, visited  # noqa: F401
+from reporting.test_browser import OWN, browser, requests, visited  # noqa: F401
 from reporting.test_browser import pytestmark as pytestmark
 
 from selenium.webdriver.common.action_chains import ActionChains  # isort: skip
@@ -34,11 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def show(browser: Any, folder: Path) -> Iterator[Any]:  # noqa: F811
-    def of(name: str, width: int = 1200, scheme: str = "light") -> Any:
+    def of(name: str, width: int = 1200) -> Any:
         path = folder / f"{name}.html"
         if not path.exists():
             html.write_report(getattr(examples, name)(), path)
-        visited(browser, path, width, scheme)
+        visited(browser, path, width)
         return browser
 
     yield of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -22,7 +21,10 @@ LEAST_WRAPPED = 20
 
 def lines(frame: Frame, width: int, room: int) -> list[Text]:
     """At most `room` lines of at most `width` cells: the notes, then the worst alerts first."""
-    firing = _firing(frame.alerts, frame)
+    over = {job.id for job in frame.jobs if job.state == "ended"}
+    firing = [alert for alert in frame.alerts if alert.state == "firing"]
+    # What can still be helped comes before what jobs have died of.
+    firing.sort(key=lambda alert: alert.job in over)
     resolved = [alert for alert in frame.alerts if alert.state == "resolved"][:MOST_RESOLVED]
     notes = [Text(cut(plain.one_line(note), width), style="yellow") for note in frame.notes]
     count = len(notes) + len(firing) + len(resolved)
@@ -59,26 +61,15 @@ def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
     return shown
 
 
-def _firing(alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
-    """Firing alerts; what can still be helped comes before what jobs have died of."""
-    over = {job.id for job in frame.jobs if job.state == "ended"}
-    firing = [alert for alert in alerts if alert.state == "firing"]
-    return sorted(firing, key=lambda alert: alert.job in over)
-
-
 def _headline(alert: Alert, frame: Frame, width: int) -> Text:
     """One line: what happened, and to which job."""
-    text = _title(alert, width)
+    style = SEVERITY_STYLES.get(alert.severity, "") if alert.state == "firing" else "dim"
+    text = Text(cut(words.alert(alert), width), style=style)
     about = words.about(alert, frame)
     room = width - text.cell_len - len(INDENT)
     return (
         text.append(f"{INDENT}{cut(about, room)}", "not bold dim") if about and room > 8 else text
     )
-
-
-def _title(alert: Alert, width: int) -> Text:
-    style = SEVERITY_STYLES.get(alert.severity, "") if alert.state == "firing" else "dim"
-    return Text(cut(words.alert(alert), width), style=style)
 
 
 def _lines(text: str, width: int, wrap: bool) -> list[str]:

@@ -41,8 +41,12 @@ class _Measured(Generic[T]):
 
 def fit(columns: Sequence[TableColumn[T]], items: Sequence[T], width: int) -> list[FittedColumn]:
     """The columns that are not empty and have room, with a cell for each item."""
-    kept = [_measured(column, items) for column in columns]
-    kept = [each for each in kept if any(cell.strip(" -") for cell in each.cells)]
+    kept = []
+    for column in columns:
+        cells = tuple(map(column.text, items))
+        wanted = max(cell_len(text) for text in (column.heading, *cells))
+        if any(cell.strip(" -") for cell in cells):
+            kept.append(_Measured(column, cells, wanted))
     while len(kept) > 1 and _least_width(kept) > width:
         kept.remove(min(kept, key=lambda each: each.column.importance))
     spare = max(0, width - _least_width(kept))
@@ -83,11 +87,6 @@ def wrapped(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(cut(part, width))
     return lines
-
-
-def _measured(column: TableColumn[T], items: Sequence[T]) -> _Measured[T]:
-    cells = tuple(map(column.text, items))
-    return _Measured(column, cells, max(cell_len(text) for text in (column.heading, *cells)))
 
 
 def _least_width(measured: Sequence[_Measured[T]]) -> int:

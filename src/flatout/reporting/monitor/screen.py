@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from flatout.nouns.frame import Frame
-from flatout.nouns.machine_sample import MachineSample
 from flatout.reporting.monitor import alert_lines, words
 from flatout.reporting.monitor.columns import of_gpus, of_jobs, ordered
 from flatout.reporting.monitor.curves import Curves
@@ -30,13 +29,24 @@ def lines(
     """At most `height` lines of at most `width` cells."""
     if frame is None:
         return [_line("flatout monitor: reading ...", width)][:height]
-    body = [_title(frame, width)]
+    title = f"flatout monitor  {words.clock(frame.time_s)}  {words.counts(frame)}"
+    body = [_line(title, width, "bold")]
     for machine in frame.machines:
-        body += _machine(machine, width, curves)
+        busy = ""
+        if width >= WIDE:
+            busy = words.curve(curves.of(machine.hostname, "cores"), 10, 0.0, 1.0)
+        body += [_line(line, width) for line in wrapped(words.machine(machine, busy), width)]
+        if machine.gpus:
+            columns = of_gpus(machine.hostname, curves)
+            body += _table(fit(columns, machine.gpus, width), len(machine.gpus))
     body.append(Text())
     foot = [_line(footer, width, "dim")] if footer else []
     room = height - len(body) - len(foot)
-    jobs = _jobs(frame, width, curves, sort)
+    jobs = [_line(NO_JOB, width)]
+    if shown := ordered(frame.jobs, sort):
+        several = len({machine.hostname for machine in frame.machines}) > 1
+        styles = [STATE_STYLES.get(job.state, "") for job in shown]
+        jobs = _table(fit(of_jobs(curves, several), shown, width), len(shown), styles)
     wanted = len(alert_lines.lines(frame, width, height))
     most = max(2, room - min(wanted + 1, max(3, room // 2)))
     if len(jobs) > most:
@@ -45,30 +55,6 @@ def lines(
     alerts = alert_lines.lines(frame, width, max(0, room - len(jobs) - 1))
     body += [*jobs, *([Text(), *alerts] if alerts else [])]
     return [*body[: max(0, height - len(foot))], *foot][:height]
-
-
-def _title(frame: Frame, width: int) -> Text:
-    return _line(
-        f"flatout monitor  {words.clock(frame.time_s)}  {words.counts(frame)}", width, "bold"
-    )
-
-
-def _machine(machine: MachineSample, width: int, curves: Curves) -> list[Text]:
-    busy = words.curve(curves.of(machine.hostname, "cores"), 10, 0.0, 1.0) if width >= WIDE else ""
-    shown = [_line(line, width) for line in wrapped(words.machine(machine, busy), width)]
-    if not machine.gpus:
-        return shown
-    columns = of_gpus(machine.hostname, curves)
-    return [*shown, *_table(fit(columns, machine.gpus, width), len(machine.gpus))]
-
-
-def _jobs(frame: Frame, width: int, curves: Curves, sort: str) -> list[Text]:
-    jobs = ordered(frame.jobs, sort)
-    if not jobs:
-        return [_line(NO_JOB, width)]
-    several = len({machine.hostname for machine in frame.machines}) > 1
-    styles = [STATE_STYLES.get(job.state, "") for job in jobs]
-    return _table(fit(of_jobs(curves, several), jobs, width), len(jobs), styles)
 
 
 def _table(columns: Sequence[FittedColumn], rows: int, styles: Sequence[str] = ()) -> list[Text]:

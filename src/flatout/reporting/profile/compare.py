@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from flatout.nouns.anatomy import HOST_PARTS, Kind
 from flatout.nouns.finding import Finding
-from flatout.nouns.host_time import HostLine, total_ms
+from flatout.nouns.host_time import total_ms
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.document import as_json
@@ -99,9 +99,18 @@ def compare(first: Profiled, second: Profiled) -> ProfileComparison:
     """What changed from `first` to `second`."""
     before, after = first.profile, second.profile
     steps = before.anatomy.step_ms, after.anatomy.step_ms
+    kinds: dict[Kind, tuple[Kind, ...]] = {kind: (kind,) for kind in Kind}
+    if _is_folded(before, after):
+        kinds = {kind: (kind,) for kind in Kind if kind not in FINER}
+        kinds[Kind.PYTHON] = HOST_PARTS
+    changes = (
+        Change(words.kind(kind), before.anatomy.part(*of), after.anatomy.part(*of), kind)
+        for kind, of in kinds.items()
+    )
+    used = [change for change in changes if change.before_ms or change.after_ms]
     return ProfileComparison(
         *steps,
-        _parts(before, after),
+        tuple(sorted(used, key=lambda change: -abs(change.ms))),
         _largest(_changes(_kernels(before), _kernels(after)), LEAST_KERNEL * max(steps)),
         _largest(_changes(_lines(before), _lines(after)), LEAST_LINE * max(steps)),
         tuple(_settings(before, after)),
@@ -131,19 +140,6 @@ def _is_folded(before: Profile, after: Profile) -> bool:
     anatomies = before.anatomy, after.anatomy
     finer = [anatomy.part(*FINER) > 0 for anatomy in anatomies]
     return finer[0] != finer[1] and any(anatomy.part(Kind.PYTHON) for anatomy in anatomies)
-
-
-def _parts(before: Profile, after: Profile) -> tuple[Change, ...]:
-    kinds: dict[Kind, tuple[Kind, ...]] = {kind: (kind,) for kind in Kind}
-    if _is_folded(before, after):
-        kinds = {kind: (kind,) for kind in Kind if kind not in FINER}
-        kinds[Kind.PYTHON] = HOST_PARTS
-    changes = (
-        Change(words.kind(kind), before.anatomy.part(*of), after.anatomy.part(*of), kind)
-        for kind, of in kinds.items()
-    )
-    used = [change for change in changes if change.before_ms or change.after_ms]
-    return tuple(sorted(used, key=lambda change: -abs(change.ms)))
 
 
 class _Timed(NamedTuple):
@@ -187,15 +183,13 @@ def _lines(profile: Profile) -> dict[Hashable, _Timed]:
     for line in profile.host.of(*host.OWN) if profile.host is not None else ():
         by_line[line.where.function, line.where.source or str(line.where)].append(line)
     factor = host.scale(profile)
-    return {
-        key: _Timed(_line(group), None, factor * total_ms(group)) for key, group in by_line.items()
-    }
-
-
-def _line(group: list[HostLine]) -> str:
-    longest = max(group, key=lambda line: line.ms)
-    text = longest.callee or longest.where.source
-    return plain.one_line(f"{longest.where} {text}".strip())
+    timed: dict[Hashable, _Timed] = {}
+    for key, group in by_line.items():
+        longest = max(group, key=lambda line: line.ms)
+        text = longest.callee or longest.where.source
+        name = plain.one_line(f"{longest.where} {text}".strip())
+        timed[key] = _Timed(name, None, factor * total_ms(group))
+    return timed
 
 
 def _settings(before: Profile, after: Profile) -> Iterator[Setting]:

@@ -39,24 +39,6 @@ def lines(
     comparison: ProfileComparison, names: tuple[str, str], width: int, mark: str = "#"
 ) -> Iterator[Line]:
     """The lines of the screen."""
-    yield from _head(comparison, names, width)
-    yield Line("")
-    yield from _parts(comparison, width, mark)
-    yield Line("")
-    settings = [
-        f"{setting.name} {setting.before} -> {setting.after}" for setting in comparison.settings
-    ]
-    yield from _listed("setting", settings, width)
-    yield from _listed("slower", _kernels(comparison.kernels, faster=False), width, WORSE)
-    yield from _listed("faster", _kernels(comparison.kernels, faster=True), width, BETTER)
-    yield from _listed("line", [_line(line) for line in comparison.lines], width)
-    yield from _listed("new", [_finding(finding) for finding in comparison.new], width, WORSE)
-    yield from _listed("gone", [_finding(finding) for finding in comparison.gone], width, BETTER)
-    for caveat in comparison.caveats:
-        yield from paragraph("note", caveat, width, "bold yellow")
-
-
-def _head(comparison: ProfileComparison, names: tuple[str, str], width: int) -> Iterator[Line]:
     style = f"bold {_style(comparison.after_ms - comparison.before_ms)}"
     before, after = map(units.milliseconds, (comparison.before_ms, comparison.after_ms))
     per = " per sample" if comparison.samples else ""
@@ -64,10 +46,7 @@ def _head(comparison: ProfileComparison, names: tuple[str, str], width: int) -> 
     yield from paragraph("verdict", verdict, width, style)
     title = f"{plain.one_line(names[0])} -> {plain.one_line(names[1])}"
     yield from paragraph("profiles", title, width, "bold")
-
-
-def _parts(comparison: ProfileComparison, width: int, mark: str) -> Iterator[Line]:
-    """Each part with a bar as long as its change; parts that are zero are left out."""
+    yield Line("")
     head = f"{'':{LABEL}}{'part':<{NAME}}{'before':>10}{'after':>10}{'change':>10}"
     yield Line(head, ((0, len(head), "dim"),))
     changes = comparison.parts
@@ -79,6 +58,19 @@ def _parts(comparison: ProfileComparison, width: int, mark: str) -> Iterator[Lin
         yield _row(label, change, bar)
     step = Change("step", comparison.before_ms, comparison.after_ms)
     yield _row("", step, "")
+    yield Line("")
+    settings = [
+        f"{setting.name} {setting.before} -> {setting.after}" for setting in comparison.settings
+    ]
+    yield from _listed("setting", settings, width)
+    yield from _listed("slower", _kernels(comparison.kernels, faster=False), width, WORSE)
+    yield from _listed("faster", _kernels(comparison.kernels, faster=True), width, BETTER)
+    changed = [f"{_signed(line.ms)}: {line.name} ({_times(line)})" for line in comparison.lines]
+    yield from _listed("line", changed, width)
+    yield from _listed("new", [_finding(finding) for finding in comparison.new], width, WORSE)
+    yield from _listed("gone", [_finding(finding) for finding in comparison.gone], width, BETTER)
+    for caveat in comparison.caveats:
+        yield from paragraph("note", caveat, width, "bold yellow")
 
 
 def _row(label: str, change: Change, bar: str) -> Line:
@@ -103,10 +95,6 @@ def _kernels(changes: Iterable[Change], faster: bool) -> list[str]:
         for change in changes
         if (change.ms < 0) is faster
     ]
-
-
-def _line(change: Change) -> str:
-    return f"{_signed(change.ms)}: {change.name} ({_times(change)})"
 
 
 def _times(change: Change) -> str:

@@ -13,10 +13,9 @@ from typing import Any
 
 from flatout.nouns import decoding, documents
 from flatout.nouns.errors import UserError
-from flatout.nouns.finding import Finding
 from flatout.nouns.host_time import HostKind
-from flatout.nouns.profile import Profile, Profiled
-from flatout.reporting.document import as_json
+from flatout.nouns.profile import Profiled
+from flatout.reporting.document import as_object
 from flatout.reporting.profile import words
 
 PROFILE = "flatout.profile/1"
@@ -26,22 +25,39 @@ HOW = "record one: flatout profile --json train.py > profile.json"
 def document(profiled: Profiled) -> dict[str, Any]:
     """What `flatout profile --json` prints."""
     profile, anatomy = profiled.profile, profiled.profile.anatomy
-    parts = [_part(_fields(part), anatomy.step_ms) for part in anatomy.parts]
-    json_document: dict[str, Any] = as_json(
+    parts = []
+    for part in anatomy.parts:
+        share = part.ms / anatomy.step_ms if anatomy.step_ms else 0.0
+        rest = _fields(part, without=("kind", "ms"))
+        parts.append({"part": part.kind, "ms": part.ms, "share": share, **rest})
+    findings = []
+    for finding in profiled.findings:
+        raw = _fields(finding)
+        if (gain := finding.gain) is not None:
+            raw["gain"] = {"predicted": gain.ratio, **_fields(gain, without=("ratio",))}
+        findings.append(raw)
+    host = None
+    if profile.host is not None:
+        # The time in the sampled steps. Multiply by `scale` to get an undisturbed step.
+        totals = {str(kind): profile.host.total_ms(kind) for kind in HostKind}
+        totals["loading"] = profile.host.total_ms(*HostKind, loading=True)
+        totals["garbage-collection"] = profile.host.gc_ms
+        scale = profile.host.scale(anatomy.step_ms)
+        host = {**_fields(profile.host), "totals": totals, "scale": scale}
+    return as_object(
         {
             "schema": PROFILE,
             "step_ms": anatomy.step_ms,
             "anatomy": parts,
-            "findings": [_finding(finding) for finding in profiled.findings],
+            "findings": findings,
             "step": _fields(anatomy, without=("step_ms", "parts")),
             **_fields(profile, without=("anatomy", "host")),
-            "host": _host(profile),
+            "host": host,
             **_fields(profiled, without=("profile", "findings", "report_path")),
             "largest_gain": max(map(words.saved, profiled.findings), default=0.0),
             "report": profiled.report_path,
         }
     )
-    return json_document
 
 
 def read(raw_document: dict[str, Any]) -> Profiled:
@@ -52,7 +68,10 @@ def read(raw_document: dict[str, Any]) -> Profiled:
     try:
         parts = [{**raw, "kind": raw["part"]} for raw in raw_document["anatomy"]]
         anatomy = {**raw_document["step"], "step_ms": raw_document["step_ms"], "parts": parts}
-        findings = [_read_finding(raw) for raw in raw_document["findings"]]
+        findings = []
+        for raw in raw_document["findings"]:
+            gain = raw.get("gain")
+            findings.append({**raw, "gain": {**gain, "ratio": gain["predicted"]}} if gain else raw)
         fields = {**raw_document, "anatomy": anatomy, "findings": findings}
         fields["report_path"] = raw_document.get("report")
         raw = {**fields, "profile": fields}
@@ -75,34 +94,6 @@ def load(path: Path) -> Profiled:
 def _fields(noun: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
     names = (field.name for field in dataclasses.fields(noun))
     return {name: getattr(noun, name) for name in names if name not in without}
-
-
-def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
-    kind, ms = raw.pop("kind"), raw.pop("ms")
-    return {"part": kind, "ms": ms, "share": ms / step_ms if step_ms else 0.0, **raw}
-
-
-def _host(profile: Profile) -> dict[str, Any] | None:
-    """The host's time in the sampled steps. Multiply by `scale` to get an undisturbed step."""
-    host = profile.host
-    if host is None:
-        return None
-    totals = {str(kind): host.total_ms(kind) for kind in HostKind}
-    totals["loading"] = host.total_ms(*HostKind, loading=True)
-    totals["garbage-collection"] = host.gc_ms
-    return {**_fields(host), "totals": totals, "scale": host.scale(profile.anatomy.step_ms)}
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    raw = _fields(finding)
-    if finding.gain is not None:
-        raw["gain"] = {"predicted": finding.gain.ratio, **_fields(finding.gain, without=("ratio",))}
-    return raw
-
-
-def _read_finding(raw: dict[str, Any]) -> dict[str, Any]:
-    gain = raw.get("gain")
-    return {**raw, "gain": {**gain, "ratio": gain["predicted"]}} if gain else raw
 
 
 def _refused(place: str, value: Any) -> None:

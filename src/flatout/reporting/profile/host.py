@@ -6,13 +6,13 @@ Milliseconds are those of an undisturbed step unless stated otherwise.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostThread, total_ms
+from flatout.nouns.host_time import HostKind, HostLine, HostStack, total_ms
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
 from flatout.reporting import plain
@@ -163,43 +163,48 @@ def lines(profile: Profile) -> Table:
     """The user's costliest lines on the host, with what they call."""
     step_ms, factor = profile.anatomy.step_ms, scale(profile)
     host_lines = profile.host.lines if profile.host is not None else ()
-    rows = [_row(line, factor * line.ms, step_ms) for line in host_lines]
+    rows = []
+    for line in host_lines:
+        ms = factor * line.ms
+        chain = " < ".join(str(place) for place in line.chain[: -CHAIN - 1 : -1])
+        part = "model" if line.modelling else ""  # of a training program, or the loop itself
+        if line.loading:
+            part = "loader"
+        elif line.updating:
+            part = "optimizer"
+        row_cells = (
+            cells.where(line.where),
+            cells.milliseconds(ms),
+            cells.share(ms, step_ms),
+            _whose(line),
+            Cell(plain.one_line(line.where.function), style="where"),
+            cells.code(line.where.source),
+            cells.code("" if line.callee == line.where.source else line.callee),
+            Cell(part),
+            Cell(plain.one_line(chain), style="short"),
+        )
+        rows.append(ReportRow(row_cells, ms, line.kind))
     return cells.many("host-lines", "Lines of the host", LINE_COLUMNS, rows)
-
-
-def _row(line: HostLine, ms: float, step_ms: float) -> ReportRow:
-    chain = " < ".join(str(place) for place in line.chain[: -CHAIN - 1 : -1])
-    row_cells = (
-        cells.where(line.where),
-        cells.milliseconds(ms),
-        cells.share(ms, step_ms),
-        _whose(line),
-        Cell(plain.one_line(line.where.function), style="where"),
-        cells.code(line.where.source),
-        cells.code("" if line.callee == line.where.source else line.callee),
-        Cell(_part(line)),
-        Cell(plain.one_line(chain), style="short"),
-    )
-    return ReportRow(row_cells, ms, line.kind)
 
 
 def _whose(line: HostLine) -> Cell:
     return cells.host_kind(line.kind, line.package if line.kind is HostKind.LIBRARY else "")
 
 
-def _part(line: HostLine) -> str:
-    """The part of a training program that it runs in, or empty for the loop itself."""
-    if line.loading:
-        return "loader"
-    if line.updating:
-        return "optimizer"
-    return "model" if line.modelling else ""
-
-
 def workers(profile: Profile) -> Table:
     """Lines of the loader's workers, the costliest first; CPU time summed over the workers."""
     host = profile.host
-    rows = [_worker_row(line) for line in host.worker_lines] if host is not None else []
+    rows = []
+    for line in host.worker_lines if host is not None else ():
+        row_cells = (
+            cells.where(line.where),
+            cells.milliseconds(line.ms),
+            _whose(line),
+            Cell(plain.one_line(line.where.function), style="where"),
+            cells.code(line.where.source),
+            cells.code("" if line.callee == line.where.source else line.callee),
+        )
+        rows.append(ReportRow(row_cells))
     note = "CPU time of all workers together, for one step."
     if host is not None and host.worker_idle_ms:
         idle = units.milliseconds(host.worker_idle_ms)
@@ -207,36 +212,21 @@ def workers(profile: Profile) -> Table:
     return cells.few(Table("host-workers", "Loader workers", note, WORKER_COLUMNS, tuple(rows)))
 
 
-def _worker_row(line: HostLine) -> ReportRow:
-    calls = "" if line.callee == line.where.source else line.callee
-    return ReportRow(
-        (
-            cells.where(line.where),
-            cells.milliseconds(line.ms),
-            _whose(line),
-            Cell(plain.one_line(line.where.function), style="where"),
-            cells.code(line.where.source),
-            cells.code(calls),
-        )
-    )
-
-
 def threads(profile: Profile) -> Table:
     """Other threads of the process, the busiest first."""
     others = profile.host.threads if profile.host is not None else ()
-    rows = tuple(map(_thread, others))
+    rows = []
+    for thread in others:
+        source = thread.where.source if thread.where is not None else ""
+        where = cells.where(thread.where)
+        if thread.where is None:
+            where = Cell(plain.one_line(thread.package), style="where")
+        name = Cell(plain.one_line(thread.name), style="short")
+        time = cells.milliseconds(thread.cpu_ms)
+        rows.append(ReportRow((name, time, where, cells.code(source))))
     note = "They share the interpreter and the cores with the thread that trains."
     columns = ("Thread", "CPU time a step", "Line or package", "Source")
-    return cells.few(Table("host-threads", "Other threads", note, columns, rows))
-
-
-def _thread(thread: HostThread) -> ReportRow:
-    source = thread.where.source if thread.where is not None else ""
-    where = cells.where(thread.where)
-    if thread.where is None:
-        where = Cell(plain.one_line(thread.package), style="where")
-    name = Cell(plain.one_line(thread.name), style="short")
-    return ReportRow((name, cells.milliseconds(thread.cpu_ms), where, cells.code(source)))
+    return cells.few(Table("host-threads", "Other threads", note, columns, tuple(rows)))
 
 
 def costliest(profile: Profile, at_most: int) -> list[CostlyLine]:
@@ -245,23 +235,18 @@ def costliest(profile: Profile, at_most: int) -> list[CostlyLine]:
     On an accelerator: if it waits for the host that long.
     """
     anatomy, host = profile.anatomy, profile.host
-    if host is None or anatomy.share(*_own_parts(profile)) < LEAST_SHARE:
+    on_cpu = Kind.USER, Kind.LIBRARY, Kind.BLOCKED
+    own = on_cpu if anatomy.device == "cpu" else (Kind.WAIT_HOST,)
+    if host is None or anatomy.share(*own) < LEAST_SHARE:
         return []
     factor = scale(profile)
     by_line: dict[tuple[str, str], list[HostLine]] = defaultdict(list)
     for line in host.of(*OWN):
         by_line[str(line.where), line.where.function].append(line)
-    costly = [CostlyLine(_place(group), factor * total_ms(group)) for group in by_line.values()]
+    costly = [
+        CostlyLine(max(group, key=lambda line: line.ms).where, factor * total_ms(group))
+        for group in by_line.values()
+    ]
     least_ms = LEAST_LINE * anatomy.step_ms
     large = [line for line in costly if line.ms >= least_ms]
     return sorted(large, key=lambda line: -line.ms)[:at_most]
-
-
-def _own_parts(profile: Profile) -> Iterable[Kind]:
-    if profile.anatomy.device == "cpu":
-        return Kind.USER, Kind.LIBRARY, Kind.BLOCKED
-    return (Kind.WAIT_HOST,)
-
-
-def _place(group: list[HostLine]) -> Place:
-    return max(group, key=lambda line: line.ms).where

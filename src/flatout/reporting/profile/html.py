@@ -11,7 +11,7 @@ from typing import Any
 
 from flatout.nouns import units
 from flatout.nouns.anatomy import IDLE, WAITS, Kind
-from flatout.nouns.finding import Finding, Gain
+from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.html import beside, page, times, write_page
@@ -134,12 +134,17 @@ def finding(problem: Finding, profiled: Profiled) -> dict[str, Any]:
     profile = profiled.profile
     place: Place | None = words.places(profile).get(problem.where or "")
     is_predicted = words.cured_ms(problem, profile) is not None
+    size, gain = "unknown", ""
+    if problem.gain is not None:
+        size = "large" if words.saved(problem) > profiled.fail_over else "small"
+    if problem.gain:
+        gain = f"{'at most ' if problem.gain.bounds else ''}{times(problem.gain.ratio)}"
     return {
         "code": problem.code,
         "title": plain.one_line(problem.title),
         "severity": problem.severity.value,
-        "size": _size(problem, profiled.fail_over),
-        "gain": _gain(problem.gain) if problem.gain else "",
+        "size": size,
+        "gain": gain,
         "change": words.after(problem, profile, "→").replace("x", "×") if is_predicted else "",
         "reason": plain.one_line(problem.gain.reason) if problem.gain else "",
         "evidence": plain.one_line(problem.evidence),
@@ -151,16 +156,6 @@ def finding(problem: Finding, profiled: Profiled) -> dict[str, Any]:
         "commands": [plain.one_line(line) for line in problem.cure.commands],
         "boost": problem.boost or "",
     }
-
-
-def _gain(gain: Gain) -> str:
-    return f"at most {times(gain.ratio)}" if gain.bounds else times(gain.ratio)
-
-
-def _size(finding: Finding, limit: float) -> str:
-    if finding.gain is None:
-        return "unknown"
-    return "large" if words.saved(finding) > limit else "small"
 
 
 def memory_words(profile: Profile) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
 from flatout.nouns.anatomy import HOST_PARTS, WAITS, Kind, Part
-from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, whole, width_of
@@ -149,40 +148,25 @@ def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[l
     lines: list[Line] = []
     count = 0
     for finding in profiled.findings:
-        finding_lines = list(_finding(finding, profiled.fail_over, width, short))
+        label = finding.severity.value
+        if finding.gain is not None:  # for example "1.85x"; for a bound "<8.2x"
+            label = f"{'<' if finding.gain.bounds else ''}{units.ratio(finding.gain.ratio)}"
+        style = "bold yellow" if words.saved(finding) > profiled.fail_over else "bold cyan"
+        place = f"{finding.where}: " if finding.where else ""
+        finding_lines = [*paragraph(label, f"{finding.code} {place}{finding.title}", width, style)]
+        cure, more, _ = finding.cure.text.partition(". ")  # all sentences are in the report
+        finding_lines += paragraph("  cure", f"{cure}." if more else cure, width, "dim")
+        # The most important line: the first new one, else the first that is not a remark.
+        commands = finding.cure.commands
+        code = [line for line in commands if not line.startswith(("#", "- "))] or [*commands, ""]
+        change = plain.one_line(next((line for line in code if line.startswith("+ ")), code[0]))
+        if change and not short:
+            finding_lines.append(Line(f"{'':{LABEL}}{change}", ((0, LABEL + len(change), "cyan"),)))
         if count and len(lines) + len(finding_lines) > room:
             break
         lines += finding_lines
         count += 1
     return lines, count
-
-
-def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterator[Line]:
-    label = _label(finding)
-    style = "bold yellow" if words.saved(finding) > limit else "bold cyan"
-    place = f"{finding.where}: " if finding.where else ""
-    yield from paragraph(label, f"{finding.code} {place}{finding.title}", width, style)
-    cure, more, _ = finding.cure.text.partition(". ")  # a whole sentence; all of them in the report
-    yield from paragraph("  cure", f"{cure}." if more else cure, width, "dim")
-    change = _change(finding.cure.commands)
-    if change and not short:
-        yield Line(f"{'':{LABEL}}{change}", ((0, LABEL + len(change), "cyan"),))
-
-
-def _label(finding: Finding) -> str:
-    """For example "1.85x"; for a bound "<8.2x"; without a prediction, the severity."""
-    if finding.gain is None:
-        return finding.severity.value
-    ratio = units.ratio(finding.gain.ratio)
-    return f"<{ratio}" if finding.gain.bounds else ratio
-
-
-def _change(lines: Sequence[str]) -> str:
-    """The most important line: the first new one, else the first that is not a remark."""
-    code_lines = [line for line in lines if not line.startswith(("#", "- "))] or list(lines)
-    return plain.one_line(
-        next((line for line in code_lines if line.startswith("+ ")), (code_lines or [""])[0])
-    )
 
 
 def _tail(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:

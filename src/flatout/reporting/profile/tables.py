@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flatout.nouns import units
-from flatout.nouns.profile import Collective, DeviceSample, Profile, RankSeen
+from flatout.nouns.profile import Collective, Profile
 from flatout.reporting import plain
 from flatout.reporting.profile import cells, words
 from flatout.reporting.profile.cells import Cell, ReportRow, Table
@@ -117,7 +117,16 @@ def ranks(profile: Profile) -> Table:
     median_ms = steps[len(steps) // 2] if steps else 0.0
     computing = sorted(rank.compute_ms for rank in profile.ranks)
     median_compute_ms = computing[len(computing) // 2] if computing else 0.0
-    rows = [_rank(rank, median_ms, median_compute_ms) for rank in profile.ranks]
+    rows = []
+    for rank in profile.ranks:
+        style = "slow" if rank.compute_ms > SLOWER * median_compute_ms else ""
+        times = (rank.step_ms, rank.busy_ms, rank.compute_ms, rank.communication_ms)
+        step, busy, compute, communication = (cells.milliseconds(value) for value in times)
+        if rank.step_ms > SLOWER * median_ms:
+            step = Cell(step.text, step.value, "slow")
+        compute = Cell(compute.text, compute.value, style)
+        number = Cell(str(rank.rank), rank.rank)
+        rows.append(ReportRow((number, step, busy, compute, communication)))
     note = "A rank that computes longer than the others makes them wait: it is marked."
     columns = ("Rank", "Step", "Busy", "Computing", "Communicating")
     return Table("ranks", "Ranks", note, columns, tuple(rows))
@@ -125,9 +134,26 @@ def ranks(profile: Profile) -> Table:
 
 def devices(profile: Profile) -> Table:
     """What the driver reported about each GPU while the window was recorded."""
-    rows = tuple(ReportRow(_device(sample)) for sample in profile.devices)
+    rows = []
+    for sample in profile.devices:
+        limits = ", ".join(sample.throttled)
+        memory = units.UNKNOWN
+        if sample.memory_used_bytes is not None:
+            total = f" of {units.size(sample.memory_bytes)}" if sample.memory_bytes else ""
+            memory = f"{units.size(sample.memory_used_bytes)}{total}"
+        row_cells = (
+            Cell(str(sample.index), sample.index),
+            Cell(plain.one_line(sample.name or units.UNKNOWN)),
+            Cell(units.share(sample.utilisation)),
+            Cell(_of(sample.power_w, sample.power_limit_w, "W")),
+            Cell(_of(sample.clock_mhz, sample.clock_max_mhz, "MHz")),
+            Cell("" if sample.temperature_c is None else f"{sample.temperature_c:.0f} °C"),
+            Cell(memory),
+            Cell(plain.one_line(limits) or "nothing", style="slow" if limits else ""),
+        )
+        rows.append(ReportRow(row_cells))
     note = "Means over the samples taken while the window was recorded."
-    return Table("devices", "Devices", note, DEVICE_COLUMNS, rows)
+    return Table("devices", "Devices", note, DEVICE_COLUMNS, tuple(rows))
 
 
 def ceilings(profile: Profile) -> Table:
@@ -253,37 +279,6 @@ def _calls(profile: Profile) -> Table:
     ]
     note = "Python calls that a training loop should not make, or not in each step."
     return Table("calls", "Calls in the loop", note, ("Call", "Calls", "Time", "Line"), tuple(rows))
-
-
-def _rank(rank: RankSeen, median_ms: float, median_compute_ms: float) -> ReportRow:
-    style = "slow" if rank.compute_ms > SLOWER * median_compute_ms else ""
-    times = (rank.step_ms, rank.busy_ms, rank.compute_ms, rank.communication_ms)
-    step, busy, compute, communication = (cells.milliseconds(value) for value in times)
-    if rank.step_ms > SLOWER * median_ms:
-        step = Cell(step.text, step.value, "slow")
-    compute_cell = Cell(compute.text, compute.value, style)
-    return ReportRow((Cell(str(rank.rank), rank.rank), step, busy, compute_cell, communication))
-
-
-def _device(sample: DeviceSample) -> tuple[Cell, ...]:
-    limits = ", ".join(sample.throttled)
-    return (
-        Cell(str(sample.index), sample.index),
-        Cell(plain.one_line(sample.name or units.UNKNOWN)),
-        Cell(units.share(sample.utilisation)),
-        Cell(_of(sample.power_w, sample.power_limit_w, "W")),
-        Cell(_of(sample.clock_mhz, sample.clock_max_mhz, "MHz")),
-        Cell("" if sample.temperature_c is None else f"{sample.temperature_c:.0f} °C"),
-        Cell(_memory(sample)),
-        Cell(plain.one_line(limits) or "nothing", style="slow" if limits else ""),
-    )
-
-
-def _memory(sample: DeviceSample) -> str:
-    if sample.memory_used_bytes is None:
-        return units.UNKNOWN
-    total = f" of {units.size(sample.memory_bytes)}" if sample.memory_bytes else ""
-    return f"{units.size(sample.memory_used_bytes)}{total}"
 
 
 def _of(value: float | None, limit: float | None, unit: str) -> str:

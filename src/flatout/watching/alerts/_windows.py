@@ -12,6 +12,7 @@ from flatout_agent.wire import pulse
 
 UNUSUAL = pulse.COMPILED | pulse.TUNING | pulse.EVALUATED | pulse.SAVED | pulse.SKIPPED
 WARM_UP = 20
+MOST_STEPS = 4000
 
 
 def usual(steps: Sequence[PulseStep]) -> list[PulseStep]:
@@ -23,11 +24,11 @@ def usual(steps: Sequence[PulseStep]) -> list[PulseStep]:
     ]
 
 
-def since(rank: RankHistory, begin_s: float, most: int = 4000) -> list[PulseStep]:
-    """The rank's steps that ended after `begin_s`, the newest `most` of them."""
+def since(rank: RankHistory, begin_s: float) -> list[PulseStep]:
+    """The rank's steps that ended after `begin_s`, the newest `MOST_STEPS` of them."""
     chosen: list[PulseStep] = []
     for step in reversed(rank.steps):
-        if step.time_s <= begin_s or len(chosen) >= most:
+        if step.time_s <= begin_s or len(chosen) >= MOST_STEPS:
             break
         chosen.append(step)
     return chosen[::-1]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 from flatout.nouns.errors import INTERRUPTED
 from flatout.nouns.finding import Cure, Severity
@@ -48,7 +49,11 @@ def check(view: View) -> Iterator[Breach]:
             since_s=job.ended_s,
         )
         return
-    how = _how(job.exit_code)
+    how = f"exit code {job.exit_code}"
+    if job.exit_code > 128:
+        with suppress(ValueError):
+            number = job.exit_code - 128
+            how = f"ended by signal {number} ({signal.Signals(number).name})"
     memory = _memory(view, job) if job.exit_code == KILLED else None
     if job.explained is not None and memory is None:
         title, cause, cures = job.explained
@@ -67,16 +72,6 @@ def check(view: View) -> Iterator[Breach]:
         else Cure("See the last lines of its output. flatout explain reads them from a file."),
         since_s=job.ended_s,
     )
-
-
-def _how(code: int) -> str:
-    """An exit code in words."""
-    if code > 128:
-        try:
-            return f"ended by signal {code - 128} ({signal.Signals(code - 128).name})"
-        except ValueError:
-            pass
-    return f"exit code {code}"
 
 
 def _memory(view: View, job: JobHistory) -> str | None:

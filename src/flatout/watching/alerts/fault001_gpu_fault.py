@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.rules import Breach, Rule, View
 
 RULE = Rule(code="FAULT001", severity=Severity.ERROR, since="0.2.0")
@@ -48,7 +47,13 @@ def check(view: View) -> Iterator[Breach]:
                 cure=Cure("Look it up in NVIDIA's list of Xid errors.", ("flatout doctor",)),
                 subject=f"{subject} Xid {xids[-1]}",
             )
-        before = _first(view, gpu) if gpu.ecc_uncorrected else None
+        counts = (
+            other.ecc_uncorrected
+            for sample in view.machine
+            for other in sample.gpus
+            if other.index == gpu.index and other.ecc_uncorrected is not None
+        )
+        before = next(counts, None)  # when it was first seen
         if gpu.ecc_uncorrected and before is not None and gpu.ecc_uncorrected > before:
             more = gpu.ecc_uncorrected - before
             yield Breach(
@@ -67,12 +72,3 @@ def check(view: View) -> Iterator[Breach]:
                 subject=f"{subject} remap",
                 severity=Severity.WARNING,
             )
-
-
-def _first(view: View, gpu: GpuSample) -> int | None:
-    """Its error count when it was first seen."""
-    for sample in view.machine:
-        for other in sample.gpus:
-            if other.index == gpu.index and other.ecc_uncorrected is not None:
-                return other.ecc_uncorrected
-    return None

@@ -47,7 +47,16 @@ def check(view: View) -> Iterator[Breach]:
         window = [g for sample in view.last(WINDOW_S) for g in sample.gpus if g.index == gpu.index]
         if len(window) >= LEAST_SAMPLES:
             yield from _heat(view, gpu, window)
-            yield from _brake(gpu, window)
+            if throttles.POWER_BRAKE[0] in (gpu.throttles or ()):
+                yield Breach(
+                    title=f"GPU {gpu.index} is slowed down by a power brake",
+                    evidence=f"the driver reports {throttles.POWER_BRAKE[0]} at {_clock(gpu)}",
+                    cure=Cure(
+                        "The power supply asks for it: check its cables, its load and its rating."
+                    ),
+                    subject=f"GPU {gpu.index} power brake",
+                    hold_s=5.0,
+                )
             yield from _limit(gpu)
 
 
@@ -77,17 +86,6 @@ def _heat(view: View, gpu: GpuSample, window: Sequence[GpuSample]) -> Iterator[B
         subject=f"GPU {gpu.index}",
         fires=share >= 0.8 and now <= 0.93 * usual,
     )
-
-
-def _brake(gpu: GpuSample, window: Sequence[GpuSample]) -> Iterator[Breach]:
-    if throttles.POWER_BRAKE[0] in (gpu.throttles or ()):
-        yield Breach(
-            title=f"GPU {gpu.index} is slowed down by a power brake",
-            evidence=f"the driver reports {throttles.POWER_BRAKE[0]} at {_clock(gpu)}",
-            cure=Cure("The power supply asks for it: check its cables, its load and its rating."),
-            subject=f"GPU {gpu.index} power brake",
-            hold_s=5.0,
-        )
 
 
 def _limit(gpu: GpuSample) -> Iterator[Breach]:

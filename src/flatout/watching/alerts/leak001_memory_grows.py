@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 
@@ -54,17 +53,14 @@ def check(view: View) -> Iterator[Breach]:
     if job is None or view.latest is None or any(map(_windows.tuning, job.ranks)):
         return
     for rank in job.ranks:
-        yield from _host(view, job, rank)
+        trees = [(t.time_s, t.memory_bytes) for t in rank.trees]
+        points = [(time_s, float(size)) for time_s, size in trees if size is not None]
+        most = view.latest.memory_bytes
+        least = max(HOST_BYTES, HOST_SHARE * most) if most else HOST_BYTES
+        subject = f"rank {rank.rank}" if len(job.ranks) > 1 else "host memory"
+        yield from _grown(job, rank, points, least, most, subject, "host memory")
     for index in sorted({index for rank in job.ranks for index in rank.gpus}):
         yield from _gpu(view, job, index)
-
-
-def _host(view: View, job: JobHistory, rank: RankHistory) -> Iterator[Breach]:
-    points = [(t.time_s, float(t.memory_bytes)) for t in rank.trees if t.memory_bytes is not None]
-    most = view.latest.memory_bytes if view.latest is not None else None
-    least = max(HOST_BYTES, HOST_SHARE * most) if most else HOST_BYTES
-    subject = f"rank {rank.rank}" if len(job.ranks) > 1 else "host memory"
-    yield from _grown(job, rank, points, least, most, subject, "host memory")
 
 
 def _gpu(view: View, job: JobHistory, index: int) -> Iterator[Breach]:
@@ -75,18 +71,16 @@ def _gpu(view: View, job: JobHistory, index: int) -> Iterator[Breach]:
     least = max(GPU_BYTES, GPU_SHARE * most) if most else GPU_BYTES
     rank = next(rank for rank in job.ranks if index in rank.gpus)
     alone = not any(gpu.processes for _, gpu in seen) and seen[-1][1].vendor != "apple"
-    used = [
-        (time_s, gpu.memory_used_bytes if alone else _own(gpu, job.pids)) for time_s, gpu in seen
-    ]
-    points = [(time_s, float(size)) for time_s, size in used if size]
+    points = []
+    for time_s, gpu in seen:
+        used = gpu.memory_used_bytes
+        if not alone:  # the job's own processes, if the driver reports all of them
+            sizes = [use.memory_bytes for use in gpu.processes or () if use.pid in job.pids]
+            known = [size for size in sizes if size is not None]
+            used = sum(known) if sizes and len(known) == len(sizes) else None
+        if used:
+            points.append((time_s, float(used)))
     yield from _grown(job, rank, points, least, most, f"GPU {index}", "GPU memory")
-
-
-def _own(gpu: GpuSample, pids: frozenset[int]) -> int | None:
-    """Bytes of these processes, or None if the driver does not report them."""
-    sizes = [use.memory_bytes for use in gpu.processes or () if use.pid in pids]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if sizes and len(known) == len(sizes) else None
 
 
 def _trained(rank: RankHistory, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine_sample import GpuSample, MachineSample
+from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, Rule, View
 
@@ -48,22 +48,40 @@ def check(view: View) -> Iterator[Breach]:
             yield from _gpu(view, job, gpu)
     if view.job is None and any(map(_windows.runs, view.jobs)):
         window = view.last(WINDOW_S)
-        yield from _cores(window)
-        yield from _quota(window)
-        yield from _swap(window)
-
-
-def _cores(window: list[MachineSample]) -> Iterator[Breach]:
-    steal = _mean([sample.cpu_steal for sample in window])
-    if steal is not None and steal >= LOWER * STEAL:
-        yield Breach(
-            title=f"the hypervisor gives {steal:.0%} of the cores' time to others",
-            evidence=f"mean of the last {WINDOW_S:.0f} s",
-            cure=Cure("Move to a machine with cores of its own."),
-            subject="cores",
-            hold_s=HOLD_S,
-            fires=steal >= STEAL,
-        )
+        steal = _mean([sample.cpu_steal for sample in window])
+        if steal is not None and steal >= LOWER * STEAL:
+            yield Breach(
+                title=f"the hypervisor gives {steal:.0%} of the cores' time to others",
+                evidence=f"mean of the last {WINDOW_S:.0f} s",
+                cure=Cure("Move to a machine with cores of its own."),
+                subject="cores",
+                hold_s=HOLD_S,
+                fires=steal >= STEAL,
+            )
+        throttled = _mean([sample.cpu_throttled for sample in window])
+        if throttled is not None and throttled >= LOWER * THROTTLED:
+            cores = window[-1].cores
+            quota = f" of {cores:g} cores" if cores else ""
+            yield Breach(
+                title=f"the CPU quota{quota} holds training back {throttled:.0%} of the time",
+                evidence=f"mean of the last {WINDOW_S:.0f} s, from the control group's statistics",
+                cure=Cure("Ask for a larger quota, or use fewer threads and loader workers."),
+                subject="quota",
+                hold_s=HOLD_S,
+                fires=throttled >= THROTTLED,
+            )
+        swap = _mean([sample.swap_in_bytes_per_s for sample in window])
+        if swap is not None and swap >= LOWER * SWAP:
+            yield Breach(
+                title=f"{_windows.gib(swap)} a second are read back from swap",
+                evidence=f"mean of the last {WINDOW_S:.0f} s",
+                cure=Cure(
+                    "Use less memory: fewer loader workers, a smaller cache; end other programs."
+                ),
+                subject="swap",
+                hold_s=HOLD_S,
+                fires=swap >= SWAP,
+            )
 
 
 def _gpu(view: View, job: JobHistory, gpu: GpuSample) -> Iterator[Breach]:
@@ -84,36 +102,6 @@ def _gpu(view: View, job: JobHistory, gpu: GpuSample) -> Iterator[Breach]:
             subject=f"GPU {gpu.index}, process {use.pid}",
             hold_s=HOLD_S,
             fires=share >= SHARE_OF_GPU or size >= BYTES_OF_GPU,
-        )
-
-
-def _quota(window: list[MachineSample]) -> Iterator[Breach]:
-    throttled = _mean([sample.cpu_throttled for sample in window])
-    if throttled is not None and throttled >= LOWER * THROTTLED:
-        cores = window[-1].cores
-        quota = f" of {cores:g} cores" if cores else ""
-        yield Breach(
-            title=f"the CPU quota{quota} holds training back {throttled:.0%} of the time",
-            evidence=f"mean of the last {WINDOW_S:.0f} s, from the control group's statistics",
-            cure=Cure("Ask for a larger quota, or use fewer threads and loader workers."),
-            subject="quota",
-            hold_s=HOLD_S,
-            fires=throttled >= THROTTLED,
-        )
-
-
-def _swap(window: list[MachineSample]) -> Iterator[Breach]:
-    swap = _mean([sample.swap_in_bytes_per_s for sample in window])
-    if swap is not None and swap >= LOWER * SWAP:
-        yield Breach(
-            title=f"{_windows.gib(swap)} a second are read back from swap",
-            evidence=f"mean of the last {WINDOW_S:.0f} s",
-            cure=Cure(
-                "Use less memory: fewer loader workers, a smaller cache; end other programs."
-            ),
-            subject="swap",
-            hold_s=HOLD_S,
-            fires=swap >= SWAP,
         )
 
 

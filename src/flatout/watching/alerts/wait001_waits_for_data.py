@@ -49,11 +49,17 @@ def check(view: View) -> Iterator[Breach]:
     if share < LOWER_SHARE:
         return
     where = f" (rank {rank.rank})" if len(job.ranks) > 1 else ""
+    if job.wait_boost is not None:
+        text = f"The boost {job.wait_boost} cures it without an edit."
+        cure = Cure(text, (f"flatout run --live {job.program}",))
+    else:
+        text = "Give the DataLoader more workers, or do less for each sample."
+        cure = Cure(text, (f"flatout profile {job.program}",))
     yield Breach(
         title=f"the job waits for its data {share:.0%} of the time",
         evidence=f"{_windows.seconds(wait_s)} of {_windows.seconds(step_s)} a step{where}, "
         "median of the last minute",
-        cure=_cure(job),
+        cure=cure,
         boost=job.wait_boost,
         fires=share >= SHARE,
     )
@@ -73,15 +79,3 @@ def _wait(view: View, job: JobHistory, rank: RankHistory) -> tuple[float, float,
         return None
     share = median(min(1.0, wait_s / step_s) for wait_s, step_s in known)
     return share, median(wait_s for wait_s, _ in known), median(step_s for _, step_s in known)
-
-
-def _cure(job: JobHistory) -> Cure:
-    if job.wait_boost is not None:
-        return Cure(
-            f"The boost {job.wait_boost} cures it without an edit.",
-            (f"flatout run --live {job.program}",),
-        )
-    return Cure(
-        "Give the DataLoader more workers, or do less for each sample.",
-        (f"flatout profile {job.program}",),
-    )

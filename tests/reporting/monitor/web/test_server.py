@@ -282,14 +282,6 @@ def test_cookies_and_tokens_are_compared_whole() -> None:
     assert not other.accepts_cookies(f"flatout-8000={rules.cookie_value}")
 
 
-def test_the_page_has_one_clock_and_tells_whose_an_alert_is() -> None:
-    text = server.page_text()
-    assert text.count("toLocaleTimeString") == 1
-    assert "hour12: false" in text
-    assert "clock(alert.since_s)" in text
-    assert "alertCard(alert, frame.jobs)" in text
-
-
 def test_the_policy_names_what_the_page_holds() -> None:
     text = server.page_text()
     assert "@" + "monitor.js@" not in text

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.nouns.alert import Alert
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
-from flatout.nouns.machine_sample import GpuSample
 from flatout.reporting.monitor.outlets import figures
 from flatout.reporting.monitor.outlets.figures import HOST, Figure, FigurePart, Labels, Noun
 
@@ -93,17 +91,13 @@ class Exposition:
         for figure, by_labels in families.items():
             kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
             every = list(dict.fromkeys(name for names in by_labels for name in names))
-            labels = [_label(name) for name in (HOST, *every)]
+            labels = [re.sub(r"[^a-zA-Z0-9]+", "_", name) for name in (HOST, *every)]
             family = kind(figure.prometheus, figure.help, labels=labels)
             for reading in (one for some in by_labels.values() for one in some):
                 values = dict(reading.labels)
                 row = [reading.host, *(values.get(name, "") for name in every)]
                 family.add_metric(row, reading.value)
             yield family
-
-
-def _label(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9]+", "_", name)
 
 
 @contextmanager
@@ -162,35 +156,29 @@ def _nouns(frame: Frame) -> Iterator[tuple[str, Noun, Labels]]:
         for disk in machine.disks:
             yield machine.hostname, disk, (("system.filesystem.mountpoint", disk.path),)
         for gpu in machine.gpus:
-            yield machine.hostname, gpu, _gpu_labels(gpu)
+            name = (("hw.name", gpu.name),) if gpu.name else ()
+            identity = gpu.uuid or str(gpu.index)
+            labels = (
+                ("hw.id", identity),
+                ("hw.type", "gpu"),
+                ("hw.vendor", gpu.vendor),
+                *name,
+                (figures.GPU, str(gpu.index)),
+            )
+            yield machine.hostname, gpu, labels
     for job in frame.jobs:
         yield job.hostname, job, ((figures.JOB, job.id),)
         for rank in job.ranks if job.state != "ended" else ():
             yield job.hostname, rank, ((figures.JOB, job.id), ("rank", str(rank.rank)))
     for alert in frame.alerts:
         if alert.state == "firing":
-            yield alert.hostname, alert, _alert_labels(alert)
-
-
-def _gpu_labels(gpu: GpuSample) -> Labels:
-    name = (("hw.name", gpu.name),) if gpu.name else ()
-    identity = gpu.uuid or str(gpu.index)
-    return (
-        ("hw.id", identity),
-        ("hw.type", "gpu"),
-        ("hw.vendor", gpu.vendor),
-        *name,
-        (figures.GPU, str(gpu.index)),
-    )
-
-
-def _alert_labels(alert: Alert) -> Labels:
-    return (
-        ("code", alert.code),
-        ("severity", str(alert.severity)),
-        (figures.JOB, alert.job or ""),
-        ("subject", alert.subject),
-    )
+            about = (
+                ("code", alert.code),
+                ("severity", str(alert.severity)),
+                (figures.JOB, alert.job or ""),
+                ("subject", alert.subject),
+            )
+            yield alert.hostname, alert, about
 
 
 def _encodable(text: str) -> str:

@@ -47,7 +47,13 @@ class WebMonitor:
 @contextmanager
 def serving(publisher: Publisher, port: int = 0) -> Iterator[WebMonitor]:
     """Serve the page until the end of the `with` statement. Raises UserError for a taken port."""
-    server = _bound(port)
+    try:
+        server = _Server(("127.0.0.1", port), _Handler)
+    except OSError as error:
+        raise UserError(
+            f"the page cannot be served on port {port}: {error.strerror}",
+            "choose another port with --port, or leave it out",
+        ) from error
     number = server.server_port
     server.rules, server.publisher = Access(number), publisher
     thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
@@ -63,16 +69,6 @@ def serving(publisher: Publisher, port: int = 0) -> Iterator[WebMonitor]:
         server.shutdown()
         server.server_close()
         thread.join(LIMIT_S)
-
-
-def _bound(port: int) -> _Server:
-    try:
-        return _Server(("127.0.0.1", port), _Handler)
-    except OSError as error:
-        raise UserError(
-            f"the page cannot be served on port {port}: {error.strerror}",
-            "choose another port with --port, or leave it out",
-        ) from error
 
 
 class _Server(ThreadingHTTPServer):
@@ -181,22 +177,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._head(200, "text/event-stream", {"Connection": "close"})
             self.wfile.write(f"retry: {RETRY_MS}\n\n".encode())
-            for event in kept:
-                self._send(*event)
-            self._follow(reader)
+            for number, text in kept:
+                self._send(number, text)
+            while not self.server.publisher.closed:
+                with suppress(queue.Empty):
+                    event = reader.get(timeout=ALIVE_S)
+                    if event is None:
+                        return
+                    self._send(*event)
+                    continue
+                self.wfile.write(b": here\n\n")  # finds out whether the reader is still there
         finally:
             self.server.publisher.leave(reader)
             self.server.readers.release()
-
-    def _follow(self, reader: queue.Queue[tuple[int, bytes] | None]) -> None:
-        while not self.server.publisher.closed:
-            with suppress(queue.Empty):
-                event = reader.get(timeout=ALIVE_S)
-                if event is None:
-                    return
-                self._send(*event)
-                continue
-            self.wfile.write(b": here\n\n")  # finds out whether the reader is still there
 
     def _send(self, number: int, text: bytes) -> None:
         self.wfile.write(b"id: %d\ndata: %s\n\n" % (number, text))
