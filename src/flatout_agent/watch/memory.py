@@ -102,7 +102,8 @@ class MemoryWatch(Watcher):
         number = self.job.steps
         if number == 1:
             self.recorder.safely("overlay", overlay.mark_first_step)
-            _forget_peak(self.job.device)
+            if self.job.device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
         else:
             self.memory.end()
         self._begun = False
@@ -180,11 +181,6 @@ def first_rows(batch: Any, rows: int, keep: int) -> Any:
 
 def _holds_tensors(values: list[Any]) -> bool:
     return any(isinstance(value, torch.Tensor) for value in values)
-
-
-def _forget_peak(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _allocated_peak(device: str) -> int | None:
