@@ -107,7 +107,11 @@ class Taker:
         if root is None:
             return
         if trains and self.orders.after_steps is not None:
-            self._end_early()
+            # An evaluation has been seen, or none has come after a while.
+            evaluated = self.roots.evaluated and self.job.steps > 0
+            most = WITHOUT_EVALUATION * max(1, self.orders.after_steps)
+            if evaluated or self.job.steps >= most:
+                self.take_and_end()
         if _has_cache((args, kwargs)):
             root.generated += 1
             return
@@ -174,7 +178,13 @@ class Taker:
 
     def _step(self) -> None:
         if not self._name_is_right:
-            self._check_name()
+            # End the program at its first step if the requested model cannot exist.
+            self._name_is_right = True
+            answer = cannot_be(self.orders.model, self.roots)
+            if answer is not None and os.getpid() == self._process:
+                self._taken = True
+                self.recorder.write(answer.record())
+                end_process(self.recorder)
         root, self._unsure = self._unsure, None
         if root is not None and not root.steps_in_evaluation_mode:
             root.steps_in_evaluation_mode = True
@@ -183,22 +193,6 @@ class Taker:
                 seen.training.add(call, size_bytes((call.args, call.kwargs)))
             seen.evaluation = Pool()
             self.roots.of(root.model, trains=True)
-
-    def _check_name(self) -> None:
-        """End the program at its first step if the requested model cannot exist."""
-        self._name_is_right = True
-        answer = cannot_be(self.orders.model, self.roots)
-        if answer is not None and os.getpid() == self._process:
-            self._taken = True
-            self.recorder.write(answer.record())
-            end_process(self.recorder)
-
-    def _end_early(self) -> None:
-        """Whether an evaluation has been seen, or none has come after a while."""
-        steps = self.orders.after_steps or 0
-        evaluated = self.roots.evaluated and self.job.steps > 0
-        if evaluated or self.job.steps >= WITHOUT_EVALUATION * max(1, steps):
-            self.take_and_end()
 
     def take_and_end(self) -> None:
         """Take the model and end the program; does not return."""
