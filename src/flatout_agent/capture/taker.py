@@ -298,7 +298,12 @@ def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
     even contain the word.
     """
     word = name.rpartition(".")[2]
-    known = _of_modules() | {own for root in roots for own in root.names}
+    known = {own for root in roots for own in root.names}
+    for value in gc.get_objects():
+        # Not isinstance: the `__class__` of a lazy proxy runs code.
+        if issubclass(type(value), nn.Module):
+            known.add(type(value).__name__)
+            known.update(value.__dict__.get("_modules") or {})
     if word in known or _is_written(word):
         return None
     refused = roots.not_called(name)
@@ -306,17 +311,6 @@ def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
     hint = f"did you mean {near[0]}? " if near else ""
     reason = f"{refused.reason}, and nothing in the script has that name: the script was ended"
     return CannotCapture(reason, f"{hint}{refused.cure}")
-
-
-def _of_modules() -> set[str]:
-    """Class and attribute names of all existing modules."""
-    names: set[str] = set()
-    for value in gc.get_objects():
-        # Not isinstance: the `__class__` of a lazy proxy runs code.
-        if issubclass(type(value), nn.Module):
-            names.add(type(value).__name__)
-            names.update(value.__dict__.get("_modules") or {})
-    return names
 
 
 def _is_written(word: str) -> bool:

@@ -136,7 +136,15 @@ class ProfileWatch(Watcher):
         now = time.perf_counter()
         if self._began is None:
             self._began = now
-        closing = self.phase == "window" and self._window_full(now)
+        closing = False
+        if self.phase == "window":  # whether the step that has just ended is the last undisturbed
+            steps = self.window.step_count + 1
+            least, most = self.steps.window_least, self.steps.window_most
+            if self.lockstep:
+                closing = steps >= least
+            else:
+                long_enough = now - self.window.began >= WINDOW_S
+                closing = steps >= most or (steps >= least and long_enough)
         if closing:
             synchronize(self.job)
             now = time.perf_counter()
@@ -207,15 +215,6 @@ class ProfileWatch(Watcher):
         times = [step.train_s for step in self.loop.steps[max(1, self._warm_from) :]]
         long = len(times) >= self.steps.warmup_most + self._buffered()
         return enough and (long or stable(times) or sum(times) > self.orders.warmup_max_s)
-
-    def _window_full(self, now: float) -> bool:
-        """Whether the step that has just ended is the last undisturbed one."""
-        steps = self.window.step_count + 1
-        if self.lockstep:
-            return steps >= self.steps.window_least
-        long_enough = now - self.window.began >= WINDOW_S
-        least, most = self.steps.window_least, self.steps.window_most
-        return steps >= most or (steps >= least and long_enough)
 
     def _in_window(self, step: Step, closing: bool) -> None:
         self.window.step(step)
