@@ -112,13 +112,17 @@ def _counters() -> _Counters:
         waited = small_file(f"/proc/self/task/{task}/schedstat").split()
         if len(waited) > 1:
             delays[task] = int(waited[1]) / 1e9
-    used = ((pid, cpu_used(pid)) for pid in _numbers("/proc"))
     return _Counters(
         steal_s=times[7] if len(times) > 7 else None,
         throttled_s=limits.throttled_s(),
         queued_s=delays,
-        processes={pid: named for pid, named in used if named is not None},
+        processes=_processes(),
     )
+
+
+def _processes() -> dict[int, tuple[str, float]]:
+    used = ((pid, cpu_used(pid)) for pid in _numbers("/proc"))
+    return {pid: named for pid, named in used if named is not None}
 
 
 def _per_step(now: float | None, before: float | None, steps: int) -> float | None:
