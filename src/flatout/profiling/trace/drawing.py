@@ -93,7 +93,7 @@ def _host(attribution: Attribution, low: int, high: int) -> list[Span]:
     rows = rows[(events.end[rows] > low) & (events.begin[rows] < high)]
     names = [attribution.recording.names[name] for name in events.name[rows].tolist()]
     ordered = (processor.ORDER[rank] for rank in attribution.rank[rows].tolist())
-    kinds = [None if kind is Kind.PYTHON else kind for kind in ordered]
+    kinds: list[Kind | None] = [None if kind is Kind.PYTHON else kind for kind in ordered]
     begin, end = np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
     return _spans(HOST_LANE, names, kinds, begin, end, low)
 
