@@ -83,24 +83,25 @@ def test_a_line_that_calls_an_operator_is_torchs_as_far_as_the_operators_go() ->
     assert shares[HostKind.PYTHON] == pytest.approx(8.0, abs=0.1)
 
 
-def test_where_operators_take_most_of_a_line_the_rest_is_calling_them() -> None:
-    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=Place("train.py", 13))]
-    (line,) = lines_of(([MAIN, user(13)], 12.0, 0.0), operators=operators).lines
-    assert (line.kind, line.ms) == (HostKind.TORCH, pytest.approx(12.0))
+def multiplied(ms: float, line: int, backward: bool = False) -> Operator:
+    place = Place("train.py", line) if line else None
+    return Operator("aten::mm", Kind.MATMUL, 1.0, ms, where=place, backward=backward)
 
 
-def test_backward_operators_are_not_those_of_the_line_that_made_them() -> None:
-    place = Place("train.py", 16)
-    elsewhere = Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=Place("train.py", 99))
-    backward = Operator("MmBackward0", Kind.MATMUL, 1.0, 9.0, where=place, backward=True)
-    (line,) = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=[elsewhere, backward]).lines
-    assert line.kind is HostKind.PYTHON
-
-
-def test_without_any_lines_of_operators_nothing_is_claimed() -> None:
-    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0)]
-    (line,) = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=operators).lines
-    assert line.kind is HostKind.TORCH
+@pytest.mark.parametrize(
+    ("line", "operators", "kind"),
+    [
+        (13, [multiplied(9.0, 13)], HostKind.TORCH),  # the rest is calling them
+        (16, [multiplied(9.0, 99), multiplied(9.0, 16, backward=True)], HostKind.PYTHON),
+        (16, [multiplied(9.0, 0)], HostKind.TORCH),  # without any lines nothing is claimed
+        (16, [multiplied(2.0, 16)], HostKind.TORCH),  # slow while others take the cores
+    ],
+)
+def test_whose_a_line_with_operators_is(
+    line: int, operators: list[Operator], kind: HostKind
+) -> None:
+    (found,) = lines_of(([MAIN, user(line)], 12.0, 0.0), operators=operators).lines
+    assert (found.kind, found.ms) == (kind, pytest.approx(12.0))
 
 
 @pytest.mark.parametrize(
@@ -140,12 +141,6 @@ def test_what_a_function_of_the_users_leaves_behind_is_freed_by_torch() -> None:
     kinds = {(line.where.line, line.ms): line.kind for line in host_time.lines}
     assert kinds[9, 2.0] is HostKind.TORCH
     assert kinds[12, 3.0] is HostKind.PYTHON
-
-
-def test_an_operator_that_is_slow_while_others_take_the_cores_is_no_python() -> None:
-    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 2.0, where=Place("train.py", 16))]
-    (line,) = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=operators).lines
-    assert line.kind is HostKind.TORCH
 
 
 def test_code_of_a_model_that_torch_has_called_is_torchs() -> None:

@@ -128,7 +128,11 @@ def _summed(
     for sample in samples:
         for line, ms in lines_of(sample):
             before_ms, before, steps = totals[line]
-            steps = _together(steps, sample.steps) if ms > 0 else steps
+            if ms > 0:
+                others = sample.steps  # the union is unknown if either is
+                steps = (
+                    None if steps is None or others is None else tuple(sorted({*steps, *others}))
+                )
             totals[line] = before_ms + ms, before + sample.samples, steps
     lines = [
         dataclasses.replace(line, ms=ms, samples=count, steps=steps)
@@ -136,11 +140,6 @@ def _summed(
         if ms > 0
     ]
     return tuple(sorted(lines, key=lambda line: -line.ms))
-
-
-def _together(steps: Steps, others: Steps) -> Steps:
-    """The union, or None if either is unknown."""
-    return None if steps is None or others is None else tuple(sorted({*steps, *others}))
 
 
 def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
@@ -250,13 +249,12 @@ def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.
         for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
         if not frame.package and not callee.package
     }
-    return {frame for frame, function in pairs if _called_name(_text(frame, source)) == function}
-
-
-def _called_name(text: str) -> str:
-    """`step` for self.step(x); empty if it is not a named call."""
-    name = CALL.match(text)
-    return _last(name[0]) if name else ""
+    called = {frame: CALL.match(_text(frame, source)) for frame, _ in pairs}
+    return {
+        frame
+        for frame, function in pairs
+        if (_last(name[0]) if (name := called[frame]) else "") == function
+    }
 
 
 def _frees(
@@ -287,8 +285,9 @@ def _lines(
     if not sample.callees:
         package = _imported(line.callee, aliases(sample.own.file))
         share = torch_share.get((sample.own.file, sample.own.line), 0.0) if not package else 0.0
-        if _calls_torch(line.callee, share, aliases(sample.own.file)):
-            share = 1.0
+        is_call = CALL.match(line.callee) is not None and line.callee.endswith(")")
+        if aliases(sample.own.file).get(_root(line.callee)) == TORCH and (share > 0 or is_call):
+            share = 1.0  # its other time is torch's own function, which may have no Python frame
         yield dataclasses.replace(line, kind=HostKind.TORCH), share * sample.ms
         kind = HostKind.LIBRARY if package else HostKind.PYTHON
         line = dataclasses.replace(line, kind=kind, package=package)
@@ -296,7 +295,9 @@ def _lines(
     elif _is_torch(sample):
         yield line, sample.ms
     else:
-        package = _named(line, aliases(sample.own.file))
+        package = line.package  # generated code and inner modules like _strptime: its call's
+        if package == GENERATED or package.startswith("_"):
+            package = _imported(line.callee, aliases(sample.own.file)) or package
         line = dataclasses.replace(line, kind=HostKind.LIBRARY, package=package)
         yield from _waiting_apart(sample, line, 1.0)
 
@@ -314,21 +315,6 @@ def _imported(expression: str, names: Mapping[str, str]) -> str:
     """The package that an expression begins with, np.sort(...) -> numpy; empty if none or torch."""
     package = names.get(_root(expression), "")
     return "" if package == TORCH else package
-
-
-def _calls_torch(expression: str, share: float, names: Mapping[str, str]) -> bool:
-    """Whether this runs one of torch's own functions, so that its other time is the call.
-
-    share: of the line's operators. A call of one by name has no other Python frame.
-    """
-    is_call = CALL.match(expression) is not None and expression.endswith(")")
-    return names.get(_root(expression)) == TORCH and (share > 0 or is_call)
-
-
-def _named(line: HostLine, names: Mapping[str, str]) -> str:
-    """Its package; for generated code and inner modules like _strptime, that of its call."""
-    is_inner = line.package == GENERATED or line.package.startswith("_")
-    return (_imported(line.callee, names) if is_inner else "") or line.package
 
 
 def _root(expression: str) -> str:
@@ -349,6 +335,8 @@ def _is_torch(sample: _Sample) -> bool:
 def _line(sample: _Sample, source: Source) -> HostLine:
     """The line with the kind TORCH, without its time."""
     user_frames = [frame for frame in sample.frames[: sample.deepest] if not frame.package]
+    calling = sample.callees[0].package if sample.callees else TORCH
+    calls_torch = calling != TORCH and sample.callees[-1].package == TORCH
     return HostLine(
         where=_place(sample.own, source),
         kind=HostKind.TORCH,
@@ -358,7 +346,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         chain=tuple(_place(frame, source) for frame, _ in itertools.groupby(user_frames)),
         loading=sample.enters(ENTERS_LOADER),
         modelling=sample.enters(ENTERS_MODULE),
-        framework=_framework(sample),
+        framework=calling if calls_torch else "",
         updating=_updating(sample.frames, source),
         hooked=_hooked(sample),
         collating=bool(sample.callees)
@@ -379,12 +367,6 @@ def _package(sample: _Sample) -> str:
     inner = next((at for at in range(len(callees) - 1, -1, -1) if callees[at].package == TORCH), -1)
     packages = [frame.package for frame in callees[inner + 1 :]]
     return next((package for package in packages if package != GENERATED), GENERATED)
-
-
-def _framework(sample: _Sample) -> str:
-    """The package that calls torch for this line; empty if the line itself does."""
-    first = sample.callees[0].package if sample.callees else TORCH
-    return first if first != TORCH and sample.callees[-1].package == TORCH else ""
 
 
 def _expression(frame: wire.FrameSeen, source: Source) -> str:
@@ -432,7 +414,16 @@ def _flames(
     totals: dict[tuple[str, tuple[Flame, ...]], float] = defaultdict(float)
     for stack in host.stacks:
         frames = (host.frames[number] for number in stack.frames)
-        words = tuple(flame for flame, _ in itertools.groupby(map(_words, frames)))
+        flames = (
+            (
+                f"{frame.package} {frame.function}",
+                HostKind.TORCH if frame.package == TORCH else HostKind.LIBRARY,
+            )
+            if frame.package
+            else (f"{frame.file}:{frame.line} {frame.function}", HostKind.PYTHON)
+            for frame in frames
+        )
+        words = tuple(flame for flame, _ in itertools.groupby(flames))
         sample = _sample(host, stack)
         if sample is None:
             totals[stack.thread, words] += 1000 * stack.s
@@ -445,13 +436,6 @@ def _flames(
         for (thread, flames), ms in longest
         if ms > 0
     )
-
-
-def _words(frame: wire.FrameSeen) -> Flame:
-    if frame.package:
-        kind = HostKind.TORCH if frame.package == TORCH else HostKind.LIBRARY
-        return f"{frame.package} {frame.function}", kind
-    return f"{frame.file}:{frame.line} {frame.function}", HostKind.PYTHON
 
 
 def _called(sample: _Sample, line: HostLine) -> tuple[Flame, ...]:

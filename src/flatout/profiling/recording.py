@@ -178,7 +178,10 @@ class _Window:
         profiled = records.profiled_throughout(self.processes)
         if steps < records.LEAST_STEPS or (self.settings.orders.skip_s and profiled is None):
             return
-        self._say_again(steps, profiled)
+        why = f"the program took {units.count(steps, 'step')}: running it again to record them all "
+        if profiled is not None:
+            why = "the script's own profiler was on all the time: running it again without that "
+        self.observer.phase(f"{why}(what it saves is kept apart)")
         folder = folder / "again"
         profile_orders = dataclasses.replace(
             self.settings.orders,
@@ -199,12 +202,6 @@ class _Window:
             self.processes = first
         elif profiled is not None and self.recorded is not None:
             self.recorded = _beside_profiler(self.recorded, profiled)
-
-    def _say_again(self, steps: int, profiled: wire.LoopSeen | None) -> None:
-        why = f"the program took {units.count(steps, 'step')}: running it again to record them all "
-        if profiled is not None:
-            why = "the script's own profiler was on all the time: running it again without that "
-        self.observer.phase(f"{why}(what it saves is kept apart)")
 
     def report(self) -> None:
         """Hand over the profile, once."""
@@ -229,23 +226,17 @@ class _Window:
         devices = sampler.samples(pids, os.environ)
         run_profile = profile_of(self.command, self.processes, self.ceilings)
         assert run_profile is not None
-        if not alive():
-            run_profile = self._with_times(run_profile)
+        if not alive() and self.settings.bench and run_profile.products:  # the cores are idle now
+            self.observer.phase("timing its products in other dtypes and layouts")
+            threads = run_profile.job.threads if run_profile.job is not None else 1
+            timed = product_times.measured(run_profile.products, self.command.python, threads)
+            run_profile = dataclasses.replace(run_profile, products=timed)
         self.recorded = Recorded(
             profile=dataclasses.replace(run_profile, devices=devices),
             notes=records.notes(self.processes, main_process, orders),
             folder=path.parent,
             wall_s=time.monotonic() - self.started_at,
         )
-
-    def _with_times(self, profile: Profile) -> Profile:
-        """The profile with its products timed again, now that the program leaves the cores idle."""
-        if not (self.settings.bench and profile.products):
-            return profile
-        self.observer.phase("timing its products in other dtypes and layouts")
-        threads = profile.job.threads if profile.job is not None else 1
-        timed = product_times.measured(profile.products, self.command.python, threads)
-        return dataclasses.replace(profile, products=timed)
 
 
 def _beside_profiler(recorded: Recorded, profiled: wire.LoopSeen) -> Recorded:
@@ -289,7 +280,14 @@ def profile_of(
     detail = reading.read([Path(loop.detail_trace)])[0] if loop.detail_trace else None
     step_profile = analysing.analyse(recording, detail, step_ms=1000 * loop.step_s, roots=roots)
     facts = main_process.facts
-    _check_device(step_profile, facts)
+    on_gpu = facts is not None and facts.device in ("cuda", "xpu")
+    if facts is not None and on_gpu and step_profile.anatomy.device == "cpu":
+        raise UserError(
+            f"the recording contains no work of {facts.device_name or 'the GPU'}",
+            "another profiler may be using CUPTI (only one can), or this torch was built without "
+            "it: torch.profiler.supported_activities() must name the GPU",
+            exit_code=1,
+        )
     seen = _short_places(loop, roots[0])
     if main_process.host is not None:
         step_profile = _with_host(step_profile, main_process.host, roots[0], seen.update)
@@ -312,8 +310,18 @@ def _with_host(
     profile: Profile, host: wire.HostSeen, root: Path, update: wire.UpdateSeen | None
 ) -> Profile:
     """The profile with the host's time by line, and its anatomy divided accordingly."""
-    sampled = _short_frames(host, root)
-    host_time = host_lines.host_time(sampled, profile.operators, *_sources(root))
+    frames = tuple(
+        frame
+        if frame.package
+        else dataclasses.replace(frame, file=places.short(Path(frame.file), root))
+        for frame in host.frames
+    )
+    host_time = host_lines.host_time(
+        dataclasses.replace(host, frames=frames),
+        profile.operators,
+        lambda file, line: sites.whole_line(root / file, line),
+        lambda file: sites.imported_names(root / file),
+    )
     if update is not None:
         host_time = dataclasses.replace(
             host_time,
@@ -326,37 +334,6 @@ def _with_host(
         )
     anatomy = host_parts.divided(profile.anatomy, host_time)
     return dataclasses.replace(profile, host=host_time, anatomy=anatomy)
-
-
-def _short_frames(host: wire.HostSeen, root: Path) -> wire.HostSeen:
-    """Stacks with the user's files relative to `root`, as in a Place."""
-    frames = (
-        frame
-        if frame.package
-        else dataclasses.replace(frame, file=places.short(Path(frame.file), root))
-        for frame in host.frames
-    )
-    return dataclasses.replace(host, frames=tuple(frames))
-
-
-def _sources(root: Path) -> tuple[host_lines.Source, host_lines.Aliases]:
-    """Functions for a file's lines and imported names; files are named from `root`."""
-    return (
-        lambda file, line: sites.whole_line(root / file, line),
-        lambda file: sites.imported_names(root / file),
-    )
-
-
-def _check_device(profile: Profile, facts: wire.JobFacts | None) -> None:
-    """Raise UserError if the job trained on a GPU but the recording has none of its work."""
-    if facts is None or facts.device not in ("cuda", "xpu") or profile.anatomy.device != "cpu":
-        return
-    raise UserError(
-        f"the recording contains no work of {facts.device_name or 'the GPU'}",
-        "another profiler may be using CUPTI (only one can), or this torch was built without "
-        "it: torch.profiler.supported_activities() must name the GPU",
-        exit_code=1,
-    )
 
 
 def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:

@@ -220,10 +220,24 @@ def _captured(
     kept = [samples[place] for place in exported.samples]
     if len(kept) < len(samples):
         notes.append(f"{len(samples) - len(kept)} of {len(samples)} calls had other sizes")
-    answers = [_own(flattened(*inputs)) for inputs in kept]
-    targets = [_target(calls[place]) for place in exported.samples]
+    answers = [
+        tuple(
+            tensor.detach().clone(memory_format=torch.contiguous_format)
+            for tensor in flattened(*inputs)
+        )
+        for inputs in kept
+    ]
+    targets = [
+        None if (target := calls[place].target) is None else target.detach().cpu()
+        for place in exported.samples
+    ]
     names = flattened.output_names
     dims = folder.output_dims(answers, by_rows, exported.batch_dynamic)
+    measured = None
+    if not type(model).__name__.endswith(("CausalLM", "LMHeadModel")):
+        # Otherwise the labels are one place further on.
+        first = [answer[0] for answer in answers]
+        measured = metric.measured(first, targets, names[0], OF[wanted.source])
     captured = CaptureFacts(
         folder=os.path.abspath(wanted.folder),  # noqa: PTH100
         model=type(model).__name__,
@@ -234,7 +248,7 @@ def _captured(
         batch_sizes=folder.batch_sizes(kept, by_rows),
         batch_dynamic=dynamic,
         weights=wanted.weights or ("trained" if wanted.trained else "as made"),
-        metric=_metric(model, answers, targets, names[0], OF[wanted.source]),
+        metric=measured,
         notes=tuple(dict.fromkeys(notes)),
         samples=len(kept),
     )
@@ -255,30 +269,13 @@ def _rows(flattened: FlatModel, samples: list[Tensors], notes: list[str]) -> row
     return by_rows
 
 
-def _metric(
-    model: nn.Module,
-    answers: list[Tensors],
-    targets: list[torch.Tensor | None],
-    name: str,
-    of: str,
-) -> dict[str, Any] | None:
-    if type(model).__name__.endswith(("CausalLM", "LMHeadModel")):
-        return None  # the labels are one place further on
-    return metric.measured([answer[0] for answer in answers], targets, name, of)
-
-
-def _own(outputs: Tensors) -> Tensors:
-    return tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in outputs)
-
-
-def _target(call: SeenCall) -> torch.Tensor | None:
-    return None if call.target is None else call.target.detach().cpu()
-
-
 def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:
     """Raises CannotCapture if the model answers differently the second time."""
     first, second = flattened(*sample), flattened(*sample)
-    if all(map(_same, first, second)):
+    if all(
+        one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+        for one, other in zip(first, second, strict=False)
+    ):
         return
     draws = _Draws()
     with draws:
@@ -296,10 +293,6 @@ def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:
         "the model gives another answer to the same input: it keeps state from call to call",
         "give the state to forward as an argument, and return the new one",
     )
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 class _Draws(TorchDispatchMode):

@@ -97,13 +97,6 @@ def _usable(samples: Sequence[Tensors], dims: Dims) -> tuple[int, ...]:
     return tuple(place for place, kind in enumerate(kinds) if kind == most)
 
 
-def _shapes(flat: FlatModel, dims: Dims) -> dict[str, dict[int, object]]:
-    return {
-        name: dict.fromkeys(sorted(of), Dim.AUTO)
-        for name, of in zip(flat.input_names, dims, strict=True)
-    }
-
-
 def _export(
     flat: FlatModel,
     samples: Sequence[Tensors],
@@ -117,10 +110,12 @@ def _export(
         dim is None or dim in of for dim, of in zip(by_rows.inputs, dims, strict=True)
     )
     traced = _traced(own, dims, by_rows if batch else None)
+    shapes = {
+        name: dict.fromkeys(sorted(of), Dim.AUTO)
+        for name, of in zip(flat.input_names, dims, strict=True)
+    }
     with symbolic_len(flat):
-        exported = torch.export.export(
-            flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
-        )
+        exported = torch.export.export(flat, traced, dynamic_shapes=shapes, strict=False)
     exported.graph.eliminate_dead_code()  # an input of a loss that is no output
     exported.graph_module.recompile()
     dynamic = _dynamic(exported, len(dims))

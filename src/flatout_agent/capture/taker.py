@@ -107,7 +107,11 @@ class Taker:
         if root is None:
             return
         if trains and self.orders.after_steps is not None:
-            self._end_early()
+            # An evaluation has been seen, or none has come after a while.
+            evaluated = self.roots.evaluated and self.job.steps > 0
+            most = WITHOUT_EVALUATION * max(1, self.orders.after_steps)
+            if evaluated or self.job.steps >= most:
+                self.take_and_end()
         if _has_cache((args, kwargs)):
             root.generated += 1
             return
@@ -174,7 +178,13 @@ class Taker:
 
     def _step(self) -> None:
         if not self._name_is_right:
-            self._check_name()
+            # End the program at its first step if the requested model cannot exist.
+            self._name_is_right = True
+            answer = cannot_be(self.orders.model, self.roots)
+            if answer is not None and os.getpid() == self._process:
+                self._taken = True
+                self.recorder.write(answer.record())
+                end_process(self.recorder)
         root, self._unsure = self._unsure, None
         if root is not None and not root.steps_in_evaluation_mode:
             root.steps_in_evaluation_mode = True
@@ -183,22 +193,6 @@ class Taker:
                 seen.training.add(call, size_bytes((call.args, call.kwargs)))
             seen.evaluation = Pool()
             self.roots.of(root.model, trains=True)
-
-    def _check_name(self) -> None:
-        """End the program at its first step if the requested model cannot exist."""
-        self._name_is_right = True
-        answer = cannot_be(self.orders.model, self.roots)
-        if answer is not None and os.getpid() == self._process:
-            self._taken = True
-            self.recorder.write(answer.record())
-            end_process(self.recorder)
-
-    def _end_early(self) -> None:
-        """Whether an evaluation has been seen, or none has come after a while."""
-        steps = self.orders.after_steps or 0
-        evaluated = self.roots.evaluated and self.job.steps > 0
-        if evaluated or self.job.steps >= WITHOUT_EVALUATION * max(1, steps):
-            self.take_and_end()
 
     def take_and_end(self) -> None:
         """Take the model and end the program; does not return."""
@@ -304,7 +298,12 @@ def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
     even contain the word.
     """
     word = name.rpartition(".")[2]
-    known = _of_modules() | {own for root in roots for own in root.names}
+    known = {own for root in roots for own in root.names}
+    for value in gc.get_objects():
+        # Not isinstance: the `__class__` of a lazy proxy runs code.
+        if issubclass(type(value), nn.Module):
+            known.add(type(value).__name__)
+            known.update(value.__dict__.get("_modules") or {})
     if word in known or _is_written(word):
         return None
     refused = roots.not_called(name)
@@ -312,17 +311,6 @@ def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
     hint = f"did you mean {near[0]}? " if near else ""
     reason = f"{refused.reason}, and nothing in the script has that name: the script was ended"
     return CannotCapture(reason, f"{hint}{refused.cure}")
-
-
-def _of_modules() -> set[str]:
-    """Class and attribute names of all existing modules."""
-    names: set[str] = set()
-    for value in gc.get_objects():
-        # Not isinstance: the `__class__` of a lazy proxy runs code.
-        if issubclass(type(value), nn.Module):
-            names.add(type(value).__name__)
-            names.update(value.__dict__.get("_modules") or {})
-    return names
 
 
 def _is_written(word: str) -> bool:

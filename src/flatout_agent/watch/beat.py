@@ -173,7 +173,8 @@ class Beat:
             if loss is not None:
                 pulse.flags |= LOSS_READ
             if self._counters is None:
-                self._counters = _compile_counters()
+                dynamo = sys.modules.get("torch._dynamo.utils")
+                self._counters = getattr(dynamo, "counters", None)
             if self._counters is not None:
                 graphs = self._counters["stats"].get("unique_graphs", 0)
                 if graphs != self._graphs:
@@ -269,8 +270,3 @@ class Beat:
         self._recorder.fault("pulse", error)
         self._over = True
         self._undo()
-
-
-def _compile_counters() -> Any:
-    """torch.compile's counters by subject, or None while torch has not loaded it."""
-    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)

@@ -95,13 +95,18 @@ class Calls:
         self._replace(torch.optim.Optimizer, "__init__", "Optimizer()", built=True)
         add_group = "add_param_group"
         self._replace(torch.optim.Optimizer, add_group, f"Optimizer.{add_group}", _class_of_self)
-        for owner, names in HOOKED:
+        for hooked, names in HOOKED:
             for name in names:
-                self._replace(owner, name, HOOK, _class_of_self)
+                self._replace(hooked, name, HOOK, _class_of_self)
         self._replace(gc, "collect", "gc.collect")
         self._replace(logging.Logger, "handle", "logging")
         for module, path, name in LOGGERS:
-            self._replace_loaded(module, path, name)
+            owner: Any = sys.modules.get(module)
+            *outer, last = path.split(".")
+            for part in outer:
+                owner = getattr(owner, part, None)
+            if owner is not None and hasattr(owner, last):
+                self._replace(owner, last, name)
         if not outside_compiled:
             return
         self._replace(builtins, "print", "print")
@@ -125,14 +130,6 @@ class Calls:
             yield
         finally:
             self._inside = before
-
-    def _replace_loaded(self, module: str, path: str, name: str) -> None:
-        owner: Any = sys.modules.get(module)
-        *outer, last = path.split(".")
-        for part in outer:
-            owner = getattr(owner, part, None)
-        if owner is not None and hasattr(owner, last):
-            self._replace(owner, last, name)
 
     def _replace(
         self, owner: Any, attribute: str, name: str, note: Note | None = None, built: bool = False

@@ -152,20 +152,15 @@ class LoopRecord:
             self.evaluation_begins()
             return True
         if self._step_calls.known > known:
-            self._nothing_evaluated()
+            # Until it was learnt to belong to each step, it was taken for evaluation.
+            for step in self._recent:
+                if not step.tested:
+                    step.eval_s = 0.0
         now = time.perf_counter()
         if self.began is None:
             self.began = now
         self._end_evaluation(now)
         return False
-
-    def _nothing_evaluated(self) -> None:
-        """Count as training what was taken for evaluation until it was learnt to belong to each
-        step.
-        """
-        for step in self._recent:
-            if not step.tested:
-                step.eval_s = 0.0
 
     def evaluation_begins(self) -> None:
         """An evaluation begins or goes on."""

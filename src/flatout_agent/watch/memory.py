@@ -102,7 +102,8 @@ class MemoryWatch(Watcher):
         number = self.job.steps
         if number == 1:
             self.recorder.safely("overlay", overlay.mark_first_step)
-            _forget_peak(self.job.device)
+            if self.job.device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
         else:
             self.memory.end()
         self._begun = False
@@ -126,7 +127,7 @@ class MemoryWatch(Watcher):
                 list(self.job.optimizers),
                 self.batch_rows,
                 self._backwards / steps,
-                _allocated_peak(self.job.device),
+                int(torch.cuda.max_memory_allocated()) if self.job.device == "cuda" else None,
             )
             self.recorder.write(seen)
         ended = wire.Ended(
@@ -167,7 +168,9 @@ def first_rows(batch: Any, rows: int, keep: int) -> Any:
     def of_rows(value: Any) -> bool:
         if isinstance(value, torch.Tensor):
             return True
-        return type(value) is list and len(value) == rows and not _holds_tensors(value)
+        if type(value) is not list or len(value) != rows:
+            return False
+        return not any(isinstance(member, torch.Tensor) for member in value)
 
     def cut(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -176,16 +179,3 @@ def first_rows(batch: Any, rows: int, keep: int) -> Any:
         return value[:keep]
 
     return nests.change(batch, cut, of_rows)
-
-
-def _holds_tensors(values: list[Any]) -> bool:
-    return any(isinstance(value, torch.Tensor) for value in values)
-
-
-def _forget_peak(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _allocated_peak(device: str) -> int | None:
-    return int(torch.cuda.max_memory_allocated()) if device == "cuda" else None

@@ -231,7 +231,11 @@ class NativeSpotter:
             self._tell()
         if any(_normalises(module) for module in modules):
             self._see(self._framework, NORMALISES)
-        elif self._framework == "accelerate" and self._evaluates and not _gathers():
+        elif (
+            self._framework == "accelerate"
+            and self._evaluates
+            and not any(GATHERS.search(text) for text in _sources())
+        ):
             self._see(self._framework, NO_GATHER)
 
 
@@ -258,10 +262,6 @@ def _draws(module: torch.nn.Module) -> bool:
     own = getattr(module, "p", 0.0) if "rop" in type(module).__name__ else 0.0
     shares = (own, getattr(module, "attention_dropout", 0.0), getattr(module, "drop_prob", 0.0))
     return module.training and any(isinstance(each, float) and each > 0 for each in shares)
-
-
-def _gathers() -> bool:
-    return any(GATHERS.search(text) for text in _sources())
 
 
 def _sources() -> Iterator[str]:

@@ -116,14 +116,12 @@ def _values(inputs: Any) -> Values | None:
         return None  # the script's own mode would see these operators
     with contextlib.suppress(Exception):
         tensors = list(itertools.islice(tensors_in(inputs), INPUTS))
-        if tensors and all(map(_is_readable, tensors)):
+        if tensors and all(
+            type(tensor) is torch.Tensor and tensor.layout is torch.strided and readable(tensor)
+            for tensor in tensors
+        ):
             return tuple((tuple(tensor.shape), _numbers(tensor)) for tensor in tensors)
     return None
-
-
-def _is_readable(tensor: torch.Tensor) -> bool:
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    return plain and readable(tensor)
 
 
 def _numbers(tensor: torch.Tensor) -> list[Any]:

@@ -121,7 +121,12 @@ class TrialWatch(Watcher):
             return
         index = self.job.steps - 1
         if index == 0:
-            self._first_step()
+            if self.orders.reseed:
+                self._reseed(torch.initial_seed() + self.orders.reseed)
+            if self.orders.scratch:
+                from flatout_agent import overlay
+
+                overlay.mark_first_step()
         phase = self.window.phase()
         closing = phase == "window" and self.window.closes(now)
         if phase != "window" or closing:
@@ -134,20 +139,15 @@ class TrialWatch(Watcher):
         if self.window.step_ended(
             self._steps[-1], closing, buffered, compile_counters()[0], filling
         ):
-            self._window_begins()
+            synchronize(self.job)
+            steps = self._wait_at_gate(self.window.number) if self.orders.gates else None
+            self.record.goes_on()
+            self.window.begins(time.perf_counter(), steps)
         elif index == 0 and self.orders.gates:
             self.window.warm_until = self._wait_at_gate(wire.FIRST_GATE)
             self.record.goes_on()
         if self.window.complete:
             self._finish("window")
-
-    def _first_step(self) -> None:
-        if self.orders.reseed:
-            self._reseed(torch.initial_seed() + self.orders.reseed)
-        if self.orders.scratch:
-            from flatout_agent import overlay
-
-            overlay.mark_first_step()
 
     def _reseed(self, seed: int) -> None:
         """Draw other numbers from here on, also where samples are augmented."""
@@ -176,12 +176,6 @@ class TrialWatch(Watcher):
         self.recorder.write(step)
         self.losses.append(self._step_losses)
         self._step_losses = []
-
-    def _window_begins(self) -> None:
-        synchronize(self.job)
-        steps = self._wait_at_gate(self.window.number) if self.orders.gates else None
-        self.record.goes_on()
-        self.window.begins(time.perf_counter(), steps)
 
     def _wait_at_gate(self, number: int) -> int | None:
         """Returns the number that the host has written into the gate, or None if there is none."""

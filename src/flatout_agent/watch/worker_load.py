@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,17 +25,11 @@ def share(job: Job) -> float | None:
         return None
     iterators = (iterator for loader in job.loaders for iterator in job.iterators(loader))
     workers = (worker for iterator in iterators for worker in getattr(iterator, "_workers", ()))
-    return min(1.0, _cores_taken(worker.pid for worker in workers) / usable_cores())
-
-
-def _cores_taken(pids: Iterable[int | None]) -> float:
-    if not sys.platform.startswith("linux"):
-        return 0.0
     now, a_second, taken = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK"), 0.0
-    for pid in pids:
+    for worker in workers:
         with suppress(OSError, IndexError, ValueError):  # it has just ended
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
             lived_s = now - int(fields[START_TICKS]) / a_second
             worked_s = sum(int(fields[place]) for place in CPU_TICKS) / a_second
             taken += min(1.0, worked_s / max(lived_s, 1 / a_second))
-    return taken
+    return min(1.0, taken / usable_cores())

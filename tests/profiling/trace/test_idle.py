@@ -31,22 +31,42 @@ def gaps(trace: Trace, tmp_path):
     }, found
 
 
-def test_the_host_launches_too_slowly(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), again=400, launch=395)
-    found, _ = gaps(trace, tmp_path)
-    assert found == {(Kind.WAIT_HOST, "aten::gelu"): 300}
+GELU, BARRIER = "aten::gelu", "c10d::barrier"
+CAUSES = {
+    "the host launches too slowly": (
+        {"again": 400, "launch": 395}, None, {(Kind.WAIT_HOST, GELU): 300},
+    ),
+    "a loader is waited for": (
+        {"again": 400, "launch": 390}, lambda trace: trace.mark(LOADER, 60, 350),
+        {(Kind.WAIT_DATA, LOADER): 250, (Kind.WAIT_HOST, GELU): 50},
+    ),
+    "a loader in front of a busy device costs nothing": (
+        {"until": 400, "again": 400, "launch": 390}, lambda trace: trace.mark(LOADER, 60, 350), {},
+    ),
+    "a synchronising call while the device is idle is not to blame": (
+        {"again": 400, "launch": 390}, lambda trace: trace.call("cudaStreamSynchronize", 150, 152),
+        {(Kind.WAIT_HOST, GELU): 300},
+    ),
+    "other ranks are waited for": (
+        {"again": 400, "launch": 390}, lambda trace: trace.op(BARRIER, 90, 350),
+        {(Kind.WAIT_RANKS, BARRIER): 250, (Kind.WAIT_HOST, GELU): 50},
+    ),
+    "a kernel that was in the queue is not the host's": (
+        {"again": 103, "launch": 20}, None, {(Kind.WAIT_QUEUED, GELU): 3},
+    ),
+    "a long gap before queued work has no known cause": (
+        {"again": 400, "launch": 20}, None, {(Kind.WAIT_OTHER, GELU): 300},
+    ),
+}  # fmt: skip
 
 
-def test_a_loader_is_waited_for(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390).mark(LOADER, 60, 350)
-    found, _ = gaps(trace, tmp_path)
-    assert found == {(Kind.WAIT_DATA, LOADER): 250, (Kind.WAIT_HOST, "aten::gelu"): 50}
-
-
-def test_a_loader_in_front_of_a_busy_device_costs_nothing(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), until=400, again=400, launch=390)
-    found, _ = gaps(trace.mark(LOADER, 60, 350), tmp_path)
-    assert found == {}
+@pytest.mark.parametrize("case", CAUSES)
+def test_the_cause_of_a_gap(case, tmp_path):
+    times, add, expected = CAUSES[case]
+    trace = busy_then(Trace().steps(0, 1000), **times)
+    if add is not None:
+        add(trace)
+    assert gaps(trace, tmp_path)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -81,25 +101,7 @@ def test_a_copy_from_pinned_memory_does_not(tmp_path):
     assert found == {(Kind.WAIT_HOST, "aten::gelu"): 298} and not profile.syncs
 
 
-def test_a_synchronising_call_while_the_device_is_idle_is_not_to_blame(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
-    found, _ = gaps(trace.call("cudaStreamSynchronize", 150, 152), tmp_path)
-    assert found == {(Kind.WAIT_HOST, "aten::gelu"): 300}
-
-
-def test_other_ranks_are_waited_for(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
-    found, _ = gaps(trace.op("c10d::barrier", 90, 350), tmp_path)
-    assert found == {(Kind.WAIT_RANKS, "c10d::barrier"): 250, (Kind.WAIT_HOST, "aten::gelu"): 50}
-
-
-def test_a_kernel_that_was_in_the_queue_is_not_the_hosts(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), again=103, launch=20)
-    found, _ = gaps(trace, tmp_path)
-    assert found == {(Kind.WAIT_QUEUED, "aten::gelu"): 3}
-
-
-def test_not_even_while_the_host_waits_for_the_device(tmp_path):
+def test_queued_work_is_not_the_hosts_even_while_it_waits_for_the_device(tmp_path):
     trace = busy_then(Trace().steps(0, 1000), again=103, launch=20)
     found, profile = gaps(trace.call("cudaStreamSynchronize", 50, 990), tmp_path)
     assert found == {(Kind.WAIT_QUEUED, "aten::gelu"): 3}
@@ -111,11 +113,6 @@ def test_a_trace_of_the_device_alone_blames_nobody(tmp_path):
     trace.work("kernel", RELU, 0, 10).work("kernel", RELU, 30, 40)
     found = analyse(trace.recording(tmp_path)).anatomy
     assert found.part(Kind.WAIT_OTHER) == pytest.approx(0.02)
-
-
-def test_a_long_gap_before_queued_work_has_no_known_cause(tmp_path):
-    trace = busy_then(Trace().steps(0, 1000), again=400, launch=20)
-    assert gaps(trace, tmp_path)[0] == {(Kind.WAIT_OTHER, "aten::gelu"): 300}
 
 
 def graph(trace: Trace, launch: float, *nodes: tuple[float, float]) -> Trace:

@@ -60,25 +60,23 @@ def analyse(
 
 
 def ranks(recordings: Sequence[TraceRecording]) -> tuple[RankSeen, ...]:
-    """A summary of each rank; empty for a single one."""
+    """A summary of each rank; empty for a single one. Overlaps count for both."""
     if len(recordings) < 2:
         return ()
     ordered = sorted(recordings, key=lambda recording: recording.rank)
-    return tuple(_rank(look(recording)) for recording in ordered)
-
-
-def _rank(attribution: Attribution) -> RankSeen:
-    """How long this rank was busy, and with what; overlaps count for both."""
-    step_anatomy = anatomy(attribution)
-    communication = step_anatomy.part(Kind.COMMUNICATION) + step_anatomy.hidden_communication_ms
-    compute = step_anatomy.busy_ms - step_anatomy.part(Kind.COPY, Kind.COMMUNICATION, Kind.PYTHON)
-    return RankSeen(
-        rank=attribution.recording.rank,
-        step_ms=step_anatomy.step_ms,
-        busy_ms=step_anatomy.busy_ms,
-        communication_ms=communication,
-        compute_ms=compute,
-    )
+    summaries = []
+    for recording in ordered:
+        step = anatomy(look(recording))
+        summaries.append(
+            RankSeen(
+                rank=recording.rank,
+                step_ms=step.step_ms,
+                busy_ms=step.busy_ms,
+                communication_ms=step.part(Kind.COMMUNICATION) + step.hidden_communication_ms,
+                compute_ms=step.busy_ms - step.part(Kind.COPY, Kind.COMMUNICATION, Kind.PYTHON),
+            )
+        )
+    return tuple(summaries)
 
 
 def _device(attribution: Attribution) -> tuple[str | None, tuple[int, int] | None]:

@@ -28,9 +28,15 @@ def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
     times = _times(attribution)
     recorded_ms = attribution.per_step(attribution.window.end - attribution.window.begin)
     target_ms = recorded_ms if step_ms is None or step_ms <= 0 else step_ms
-    launches = _launches(attribution)
+    if attribution.on_device:
+        ranks = attribution.work.rank[attribution.counted]
+    else:
+        ranks = attribution.rank[_operators(attribution)]
+    counts = np.bincount(ranks, minlength=len(attribution.order)) / attribution.window.steps
+    launches = {kind: float(counts[number]) for number, kind in enumerate(attribution.order)}
     times, overhead_ms = _without_overhead(attribution, times, launches, recorded_ms, target_ms)
-    operations, traffic = _flops(attribution), _traffic(attribution)
+    operations = _by_kind(attribution, attribution.flops)
+    traffic = _by_kind(attribution, attribution.traffic)
     parts = [
         Part(
             kind,
@@ -121,20 +127,14 @@ def _without_overhead(
     if not on_device:
         excluded = (*UNAFFECTED[on_device], *ADDED_TO[on_device])
         counts = {kind: count for kind, count in launches.items() if kind not in excluded}
-        per_launch_ms = min(
-            rest_ms / (sum(counts.values()) or 1.0), _most_recording_ms(attribution)
-        )
+        rows, events = _operators(attribution), attribution.recording.events
+        durations = events.end[rows] - events.begin[rows]  # they include the recorder's cost
+        most_ms = SHARE * float(np.quantile(durations, SHORT)) / 1e6 if len(durations) else 0.0
+        per_launch_ms = min(rest_ms / (sum(counts.values()) or 1.0), most_ms)
         for kind, count in counts.items():
             rest_ms -= (deducted_ms := min(per_launch_ms * count, corrected.get(kind, 0.0)))
             corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
     return _scaled(corrected, target_ms, UNAFFECTED[on_device]), excess_ms - max(rest_ms, 0.0)
-
-
-def _most_recording_ms(attribution: Attribution) -> float:
-    """The most that recording one CPU operator can have cost: its own time includes the cost."""
-    rows, events = _operators(attribution), attribution.recording.events
-    durations = events.end[rows] - events.begin[rows]
-    return SHARE * float(np.quantile(durations, SHORT)) / 1e6 if len(durations) else 0.0
 
 
 def _scaled(
@@ -147,16 +147,6 @@ def _scaled(
         fixed_ms, other_ms, fixed_kinds = 0.0, sum(times.values()), ()
     ratio = (target_ms - fixed_ms) / other_ms if other_ms else 1.0
     return {kind: ms if kind in fixed_kinds else ms * ratio for kind, ms in times.items()}
-
-
-def _launches(attribution: Attribution) -> dict[Kind, float]:
-    """Kernels of one step, or operators that compute."""
-    if attribution.on_device:
-        ranks = attribution.work.rank[attribution.counted]
-    else:
-        ranks = attribution.rank[_operators(attribution)]
-    counts = np.bincount(ranks, minlength=len(attribution.order)) / attribution.window.steps
-    return {kind: float(counts[number]) for number, kind in enumerate(attribution.order)}
 
 
 def _operators(attribution: Attribution) -> Ints:
@@ -181,20 +171,9 @@ def _hidden(attribution: Attribution, kind: Kind) -> float:
     return attribution.per_step(int((last - first).sum()) - attribution.held.total(RANKS[kind]))
 
 
-def _flops(attribution: Attribution) -> dict[Kind, float]:
-    """Floating-point operations of one step, by the kind that performs them."""
-    rows = np.flatnonzero(attribution.flops)
-    return _by_kind(attribution, rows, attribution.flops[rows])
-
-
-def _traffic(attribution: Attribution) -> dict[Kind, float]:
-    """Least bytes that one step must move, by the kind that moves them."""
-    rows = np.flatnonzero(attribution.traffic)
-    return _by_kind(attribution, rows, attribution.traffic[rows])
-
-
-def _by_kind(attribution: Attribution, rows: Ints, amounts: Ints) -> dict[Kind, float]:
-    """Operators' amounts per step, by kind."""
+def _by_kind(attribution: Attribution, amounts: Ints) -> dict[Kind, float]:
+    """Operators' amounts per step (operations, or the least bytes moved), by kind."""
+    rows = np.flatnonzero(amounts)
     if not len(rows):
         return {}
     on_tensor_cores = np.zeros(len(attribution.recording.events), np.bool_)
@@ -204,7 +183,7 @@ def _by_kind(attribution: Attribution, rows: Ints, amounts: Ints) -> dict[Kind, 
         on_tensor_cores[parents] = True
         parents = np.unique(attribution.host.parent[parents])
     by_kind: dict[Kind, float] = {}
-    for row, amount in zip(rows.tolist(), amounts.tolist(), strict=True):
+    for row, amount in zip(rows.tolist(), amounts[rows].tolist(), strict=True):
         kind = processor.ORDER[attribution.rank[row]]
         if attribution.flops[row]:
             kind = Kind.TENSOR_CORES if on_tensor_cores[row] else Kind.MATMUL

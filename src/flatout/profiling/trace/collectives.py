@@ -43,7 +43,11 @@ class _Messages:
 def table(attribution: Attribution) -> tuple[Collective, ...]:
     """Communication by collective, the longest first."""
     messages = _on_device(attribution) if attribution.on_device else _on_host(attribution)
-    busy, exposed = _times(attribution, messages)
+    events, rows = attribution.recording.events, messages.rows
+    begin, end = events.begin[rows], events.end[rows]
+    earlier = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end]))[:-1]
+    begin = np.minimum(np.maximum(begin, earlier), end)  # of simultaneous rows the first counts
+    busy, exposed = end - begin, attribution.exposed_between(begin, end, messages.rank)
     entries = []
     for name in sorted(set(messages.names)):
         is_named = np.array([collective == name for collective in messages.names])
@@ -60,15 +64,6 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
             )
         )
     return tuple(sorted(entries, key=lambda collective: -collective.ms))
-
-
-def _times(attribution: Attribution, messages: _Messages) -> tuple[Ints, Ints]:
-    """Each row's time and exposed time (ns); of simultaneous rows only the first counts."""
-    events, rows = attribution.recording.events, messages.rows
-    begin, end = events.begin[rows], events.end[rows]
-    earlier = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end]))[:-1]
-    begin = np.minimum(np.maximum(begin, earlier), end)
-    return end - begin, attribution.exposed_between(begin, end, messages.rank)
 
 
 def _on_device(attribution: Attribution) -> _Messages:
@@ -95,8 +90,10 @@ def _on_host(attribution: Attribution) -> _Messages:
     carried = {name for name, is_own in zip(names, is_carried, strict=True) if is_own}
     is_call = is_carried | np.array([name not in carried for name in names], np.bool_)
     sizes = np.where(is_call, _within(attribution, rows, inner), UNKNOWN)
-    world = _world(attribution)
-    members = np.full(len(rows), UNKNOWN if world is None else world)
+    distributed = recording.metadata.get("distributedInfo")
+    world = distributed.get("world_size") if isinstance(distributed, dict) else None
+    is_known = isinstance(world, int) and world > 0
+    members = np.full(len(rows), world if is_known else UNKNOWN)
     return _Messages(rows, rank, names, sizes, members, is_call)
 
 
@@ -158,13 +155,6 @@ def _kind(attribution: Attribution, row: int, operator: int) -> str:
             return word
         operator = int(attribution.host.parent[operator])
     return kinds.collective(names[events.name[row]])
-
-
-def _world(attribution: Attribution) -> int | None:
-    """The job's number of ranks according to the trace, or None if it does not say."""
-    distributed = attribution.recording.metadata.get("distributedInfo")
-    size = distributed.get("world_size") if isinstance(distributed, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _bus(attribution: Attribution, messages: _Messages, numbers: Ints) -> float | None:

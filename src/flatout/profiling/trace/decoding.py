@@ -83,7 +83,9 @@ def decode_singly(text: str, at: int) -> tuple[list[Any], int, str]:
     """
     events: list[Any] = []
     while True:
-        start = _skip(text, at, " \t\r\n,")
+        start = at
+        while start < len(text) and text[start] in " \t\r\n,":
+            start += 1
         if start == len(text):
             return events, start, "more"
         if text[start] == "]":
@@ -95,17 +97,16 @@ def decode_singly(text: str, at: int) -> tuple[list[Any], int, str]:
         events.append(_event(raw) if isinstance(raw, dict) else None)
 
 
-def _skip(text: str, at: int, characters: str) -> int:
-    while at < len(text) and text[at] in characters:
-        at += 1
-    return at
-
-
 def _event(raw: dict[str, Any]) -> Any:
     """The event as an object, or None if events of this kind are not read."""
     phase = raw.get("ph")
     args = raw.get("args")
-    arguments = _args(args) if isinstance(args, dict) else None
+    arguments = None
+    if isinstance(args, dict):
+        fields = msgspec.structs.fields(Args)
+        arguments = Args(
+            **{field.name: READ[field.type](args.get(field.encode_name)) for field in fields}
+        )
     if phase == "X":
         return Complete(
             _text(raw.get("name")),
@@ -119,11 +120,6 @@ def _event(raw: dict[str, Any]) -> Any:
     if phase == "i":
         return Instant(_text(raw.get("name")), _number(raw.get("ts"), math.nan), arguments)
     return None
-
-
-def _args(raw: dict[str, Any]) -> Args:
-    fields = msgspec.structs.fields(Args)
-    return Args(**{field.name: READ[field.type](raw.get(field.encode_name)) for field in fields})
 
 
 def _text(value: Any) -> str:
@@ -151,14 +147,10 @@ def _number(value: Any, default: float) -> float:
     return number if math.isfinite(number) else default
 
 
-def _json(value: Any) -> msgspec.Raw:
-    return NONE if value is None else msgspec.Raw(json.dumps(value).encode())
-
-
 READ: dict[Any, Any] = {
     Whole: _whole,
     Whole | str: _place,
     float: lambda value: _number(value, -1.0),
-    msgspec.Raw: _json,
+    msgspec.Raw: lambda value: NONE if value is None else msgspec.Raw(json.dumps(value).encode()),
 }
 """Reads an argument of each type, whatever the trace has in its place."""

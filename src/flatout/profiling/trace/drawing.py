@@ -19,7 +19,13 @@ MOST_POINTS = 2000
 
 def timeline(attribution: Attribution) -> tuple[Span, ...]:
     """Spans of the middle step, in order of begin; the shortest are left out."""
-    low, high = _middle(attribution)
+    steps, marks = attribution.window.steps, attribution.window.marks
+    if marks and not attribution.on_device:
+        low, high = marks[len(marks) // 2]
+    else:  # the device may lag, so an accelerator's middle step is its share of the window
+        length = (attribution.window.end - attribution.window.begin) / steps
+        low = attribution.window.begin + round(length * (steps // 2))
+        high = low + round(length)
     spans = [*_device(attribution, low, high), *_idle(attribution, low, high)]
     spans += (
         _host(attribution, low, high)
@@ -28,16 +34,6 @@ def timeline(attribution: Attribution) -> tuple[Span, ...]:
     )
     spans.sort(key=lambda span: -span.ms)
     return tuple(sorted(spans[:MOST_SPANS], key=lambda span: span.begin_ms))
-
-
-def _middle(attribution: Attribution) -> tuple[int, int]:
-    """The middle step; on an accelerator its share of the window, because the device may lag."""
-    steps, marks = attribution.window.steps, attribution.window.marks
-    if marks and not attribution.on_device:
-        return marks[len(marks) // 2]
-    length = (attribution.window.end - attribution.window.begin) / steps
-    begin = attribution.window.begin + round(length * (steps // 2))
-    return begin, begin + round(length)
 
 
 def _spans(
@@ -96,7 +92,8 @@ def _host(attribution: Attribution, low: int, high: int) -> list[Span]:
     rows = rows[outermost]
     rows = rows[(events.end[rows] > low) & (events.begin[rows] < high)]
     names = [attribution.recording.names[name] for name in events.name[rows].tolist()]
-    kinds = [_kind(rank) for rank in attribution.rank[rows].tolist()]
+    ordered = (processor.ORDER[rank] for rank in attribution.rank[rows].tolist())
+    kinds: list[Kind | None] = [None if kind is Kind.PYTHON else kind for kind in ordered]
     begin, end = np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
     return _spans(HOST_LANE, names, kinds, begin, end, low)
 
@@ -114,11 +111,6 @@ def _visible_rows(attribution: Attribution, rows: Ints) -> Flags:
     visible: Flags = (category == Category.OPERATOR) | (category == Category.RUNTIME)
     visible |= (category == Category.ANNOTATION) & by_name[events.name[rows]]
     return visible
-
-
-def _kind(rank: int) -> Kind | None:
-    kind = processor.ORDER[rank]
-    return None if kind is Kind.PYTHON else kind
 
 
 def _processor(attribution: Attribution, low: int, high: int) -> list[Span]:

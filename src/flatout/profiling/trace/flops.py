@@ -80,10 +80,6 @@ def _values(concrete: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"-?\d+", text)]
-
-
 def _convolution(image: Shape, weight: Shape, values: list[str]) -> int:
     """Forward pass only. values: ..., stride, padding, dilation, transposed, ..., groups."""
     kernel = weight[2:]
@@ -91,10 +87,15 @@ def _convolution(image: Shape, weight: Shape, values: list[str]) -> int:
         return 2 * math.prod(image) * weight[1] * math.prod(kernel)
     if len(values) <= 5:
         return 0
-    stride, padding, dilation = (_numbers(values[number]) for number in (3, 4, 5))
+    stride, padding, dilation = (
+        [int(number) for number in re.findall(r"-?\d+", text)] for text in values[3:6]
+    )
     output = 1
     for axis, size in enumerate(image[2:]):
-        pad, step, gap = (_at(numbers, axis) for numbers in (padding, stride, dilation))
+        pad, step, gap = (
+            numbers[axis] if axis < len(numbers) else numbers[-1]
+            for numbers in (padding, stride, dilation)
+        )
         output *= (size + 2 * pad - gap * (kernel[axis] - 1) - 1) // step + 1
     return 2 * image[0] * output * math.prod(weight)
 
@@ -109,7 +110,3 @@ def _convolution_backward(inputs: list[Shape], values: list[str]) -> int:
     return once * (
         sum(flag.strip() == "True" for flag in gradient_flags) if len(gradient_flags) == 2 else 2
     )
-
-
-def _at(numbers: list[int], axis: int) -> int:
-    return numbers[axis] if axis < len(numbers) else numbers[-1]

@@ -83,9 +83,15 @@ def gaps(
     idle = owners.of(NOBODY)
     if not len(idle.begin):
         return Gaps(*(np.empty(0, np.int64) for _ in range(4)))
-    following = _following(recording, work, idle.end)
+    begins = recording.events.begin[work.rows]
+    indexes = np.searchsorted(begins, idle.end)
+    is_begin = indexes < len(begins)
+    is_begin[is_begin] = begins[indexes[is_begin]] == idle.end[is_begin]
+    following = np.where(is_begin, indexes, NOBODY)  # the work that ends each gap
     cause = np.full(len(idle.begin), HOST if len(host.rows) else OTHER, np.int64)
-    queued = _queued(recording, work, following, idle)
+    call = np.where(following >= 0, work.call[following], NOBODY)
+    # The next kernel had been launched well before: the device had queued work.
+    queued = (call >= 0) & (recording.events.end[call] + QUEUED_NS < idle.begin)
     sync = np.where(queued, NOBODY, _sync_at(sync_calls, idle.begin))
     cause[queued] = OTHER
     cause[sync >= 0] = SYNC
@@ -97,31 +103,18 @@ def gaps(
     doing = np.where(unexplained, host.around(main, (idle.begin + idle.end) // 2), doing)
     doing = np.where(sync >= 0, sync_calls.rows[sync] if len(sync_calls.rows) else NOBODY, doing)
     pieces = Gaps(idle.begin, idle.end, cause, doing)
+    waits_for_ranks = recording.named(operators.RANKS.search)[recording.events.name] & np.isin(
+        recording.events.category, (Category.OPERATOR, Category.ANNOTATION)
+    )
+    outermost_loading = host.loading & ~((host.parent >= 0) & host.loading[host.parent])
     for flag, number in (
         (_overhead(recording, operators.RECORDER), OTHER),
         (_overhead(recording, operators.LOADING), HOST),
-        (_waiting_for_ranks(recording), RANKS),
-        (_outermost(host, host.loading), DATA),
+        (waits_for_ranks, RANKS),
+        (outermost_loading, DATA),
     ):
         pieces = _overlaid(recording, pieces, np.flatnonzero(flag), number)
     return pieces
-
-
-def _following(recording: TraceRecording, work: Work, at: Ints) -> Ints:
-    """The work that ends each gap: index into work.rows; NOBODY if the window ended first."""
-    begins = recording.events.begin[work.rows]
-    indexes = np.searchsorted(begins, at)
-    is_begin = indexes < len(begins)
-    is_begin[is_begin] = begins[indexes[is_begin]] == at[is_begin]
-    return np.where(is_begin, indexes, NOBODY)
-
-
-def _queued(recording: TraceRecording, work: Work, following: Ints, idle: Segments) -> Flags:
-    """Gaps whose next kernel had been launched well before: the device had queued work."""
-    call = np.where(following >= 0, work.call[following], NOBODY)
-    launched_at = recording.events.end[call]
-    queued: Flags = (call >= 0) & (launched_at + QUEUED_NS < idle.begin)
-    return queued
 
 
 def _unrecorded(
@@ -159,27 +152,11 @@ def _sync_at(sync_calls: Syncs, at: Ints) -> Ints:
     return np.where(inside, indexes, NOBODY)
 
 
-def _outermost(host: Host, flag: Flags) -> Flags:
-    """Rows with the flag whose parent does not have it."""
-    parent_flag = (host.parent >= 0) & flag[host.parent]
-    outermost: Flags = flag & ~parent_flag
-    return outermost
-
-
 def _overhead(recording: TraceRecording, names: re.Pattern[str]) -> Flags:
     """Rows of the recorder's or the driver's own work."""
     is_named = recording.named(names.fullmatch)[recording.events.name]
     overhead: Flags = is_named & (recording.events.category == Category.OTHER)
     return overhead
-
-
-def _waiting_for_ranks(recording: TraceRecording) -> Flags:
-    events = recording.events
-    waits = recording.named(operators.RANKS.search)[events.name]
-    rows_that_wait: Flags = waits & np.isin(
-        events.category, (Category.OPERATOR, Category.ANNOTATION)
-    )
-    return rows_that_wait
 
 
 def _overlaid(recording: TraceRecording, pieces: Gaps, rows: Ints, cause: int) -> Gaps:

@@ -150,7 +150,9 @@ def nest(begin: Ints, end: Ints) -> Nest:
     parents = ordered[np.maximum(previous, 0)] if count else ordered
     inside = (depth > 0) & (previous >= 0)
     parent = np.where(inside, parents % max(count, 1), NOBODY)
-    return _trimmed(begin, end, _alive(begin, end, parent), depth)
+    while (is_over := (parent >= 0) & (end[parent] <= begin)).any():
+        parent = np.where(is_over, parent[parent], parent)  # where intervals cross
+    return _trimmed(begin, end, parent, depth)
 
 
 def _uncrossed(begin: Ints, end: Ints) -> Ints:
@@ -165,13 +167,6 @@ def _uncrossed(begin: Ints, end: Ints) -> Ints:
         uncrossed[event[crosses]] = begin[later[crosses]]
         event, later = event[~crosses], later[~crosses] + 1
     return uncrossed
-
-
-def _alive(begin: Ints, end: Ints, parent: Ints) -> Ints:
-    """Parents that are still active; where intervals cross, the nearest enclosing one."""
-    while (is_over := (parent >= 0) & (end[parent] <= begin)).any():
-        parent = np.where(is_over, parent[parent], parent)
-    return parent
 
 
 def _trimmed(begin: Ints, end: Ints, parent: Ints, depth: Ints) -> Nest:

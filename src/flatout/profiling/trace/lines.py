@@ -91,7 +91,9 @@ def resolve(
     lines: list[int | None] = []
     position = 0
     for call, candidates, next_call in zip(calls, fitting, [*calls[1:], None], strict=True):
-        number = _next(position, _reachable(sites, candidates, taken_arms))
+        reachable = _reachable(sites, candidates, taken_arms)
+        # The next candidate from `position` on, wrapping around.
+        number = min(reachable, key=lambda site: (site < position, site), default=None)
         if "__next__" in call.names:
             number = _loading_site(sites, next_call, number)
         elif number is not None and _is_doubtful(
@@ -103,11 +105,6 @@ def resolve(
         lines.append(None if number is None else sites[number].line)
         position = position if number is None else number + 1
     return lines
-
-
-def _next(position: int, candidates: frozenset[int]) -> int | None:
-    """The next candidate from `position` on, wrapping around."""
-    return min(candidates, key=lambda number: (number < position, number), default=None)
 
 
 def _taken_arms(sites: Sequence[Site], fitting: Sequence[frozenset[int]]) -> frozenset[Arm]:

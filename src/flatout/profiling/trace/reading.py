@@ -120,16 +120,13 @@ class _Columns:
         """Add these events."""
         self.event_count += len(events)
         if Instant in map(type, events):
-            self._instants(events)
+            for event in events:
+                if type(event) is Instant and event.name == "[memory]" and event.args:
+                    on_device = event.args.device_type > 0
+                    self.instants.append((event.ts, event.args.total, on_device))
         rows = [event for event in events if type(event) is Complete]
         if rows:
             self.parts.append(self._part(rows))
-
-    def _instants(self, events: list[Any]) -> None:
-        for event in events:
-            if type(event) is Instant and event.name == "[memory]" and event.args:
-                on_device = event.args.device_type > 0
-                self.instants.append((event.ts, event.args.total, on_device))
 
     def _part(self, rows: list[Any]) -> dict[str, Column]:
         """The columns of these rows."""
@@ -214,7 +211,8 @@ class _Columns:
             raise UserError(f"{stream.path} has no events with a duration", NEXT_STEP)
         begins, durations = joined.pop("ts")[row_numbers], joined.pop("dur")[row_numbers]
         base = float(np.floor(begins.min()))
-        begin, end = _times(begins, durations, base)
+        begin = np.rint((begins - base) * 1e3).astype(np.int64)  # ns
+        end = begin + np.rint(durations * 1e3).astype(np.int64)
         order = np.lexsort((-end, begin))
         texts = {name: self._texts(name, joined) for name in self.texts}
         columns = {name: column[row_numbers[order]] for name, column in joined.items()}
@@ -281,13 +279,6 @@ def _plausible_rows(joined: dict[str, Column]) -> Column:
         return np.empty(0, np.int64)
     median = float(np.median(begin[finite]))
     return np.flatnonzero(finite & (np.abs(begin - median) < LONGEST_US))
-
-
-def _times(begin: Column, dur: Column, base: float) -> tuple[Column, Column]:
-    """Whole nanoseconds from `base` (us)."""
-    first = np.rint((begin - base) * 1e3).astype(np.int64)
-    last = first + np.rint(dur * 1e3).astype(np.int64)
-    return first, last
 
 
 def _shapes_text(raw: bytes) -> str:

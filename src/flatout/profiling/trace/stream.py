@@ -62,7 +62,8 @@ class Stream:
             with self.path.open("rb") as file:
                 is_gzip = file.read(2) == b"\x1f\x8b"
                 file.seek(0)
-                yield from _read_ahead(self._inflated(file)) if is_gzip else _plain(file)
+                plain = iter(lambda: file.read(PIECE), b"")
+                yield from _read_ahead(self._inflated(file)) if is_gzip else plain
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
 
@@ -143,11 +144,6 @@ class Stream:
         else:
             self.truncated = True
         return events
-
-
-def _plain(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(PIECE):
-        yield piece
 
 
 def _read_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:

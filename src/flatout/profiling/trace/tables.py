@@ -35,7 +35,9 @@ def operator_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tu
     np.add.at(launched_ns, attribution.work.operator[is_counted], durations)
     host_ns, device_ns = groups.total(attribution.host.own[rows]), groups.total(launched_ns[rows])
     calls, flops = groups.count(), groups.total(attribution.flops[rows])
-    by_group = _launching(attribution, groups, is_counted, rows)
+    group = np.full(len(events), NOBODY, np.int64)
+    group[rows] = groups.group
+    by_group = group[attribution.work.operator[is_counted]]  # the group that launched each work
     kind = _operator_kinds(attribution, groups, is_counted, by_group)
     shapes = _distinct(attribution, groups, rows, launched_ns, "shapes")
     dtypes = {
@@ -68,7 +70,7 @@ def _operator_kinds(
 ) -> list[Kind]:
     """The kind of each group: that of its longest kernels, else by its name.
 
-    `group_numbers`: as from `_launching`.
+    `group_numbers`: for each piece of device work the group that launched it, or NOBODY.
     """
     by_name = [processor.ORDER[rank] for rank in groups.keys[3].tolist()]
     if not attribution.on_device:
@@ -86,14 +88,6 @@ def _operator_kinds(
         device.ORDER[best[number]] if busy[number].any() else by_name[number]
         for number in range(len(groups))
     ]
-
-
-def _launching(attribution: Attribution, groups: Groups, is_counted: Flags, rows: Ints) -> Ints:
-    """For each piece of device work the group that launched it; NOBODY if none of these."""
-    group = np.full(len(attribution.recording.events), NOBODY, np.int64)
-    group[rows] = groups.group
-    launchers: Ints = group[attribution.work.operator[is_counted]]
-    return launchers
 
 
 def _float32_by_kernels(

@@ -57,7 +57,9 @@ def of_operator(name: str, shapes: str, dtypes: str, concrete: str) -> int:
     if not input_bytes:
         return 0
     if LOOKS_UP.match(name):
-        return _look_up_bytes(inputs, widths)
+        table, numbers = inputs[0], inputs[-1]
+        row = math.prod(table[1:]) * widths[0]
+        return math.prod(numbers) * (2 * row + widths[-1])  # rows are read and written
     if COPYING.match(name):
         return 0
     if WRITES_ONLY.match(name):
@@ -119,10 +121,3 @@ def _product_bytes(name: str, operations: int, inputs: list[list[int]], widths: 
         return operations // (2 * math.prod(inputs[1][1:])) * element_width
     left = inputs[flops.PRODUCTS[name][0]] if name in flops.PRODUCTS else inputs[0]
     return operations // (2 * left[-1]) * element_width
-
-
-def _look_up_bytes(inputs: list[list[int]], widths: list[int]) -> int:
-    """Bytes of looked-up rows of a table: read and written."""
-    table, numbers = inputs[0], inputs[-1]
-    row = math.prod(table[1:]) * widths[0]
-    return math.prod(numbers) * (2 * row + widths[-1])

@@ -163,7 +163,8 @@ def _side(
     """The trees of these steps. Without marks the whole recording is one step."""
     events, count = recording.events, len(recording.events)
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION)
-    rows = rows[~_marks(recording)[rows]]
+    is_mark = recording.named(operators.STEP.fullmatch)[events.name]
+    rows = rows[~is_mark[rows]]
     step = np.full(count, NOBODY, np.int64)
     begins = np.array([mark[0] for mark in marks] or [-1], np.int64)
     last = marks[-1][1] if marks else int(events.end.max(initial=0)) + 1
@@ -196,12 +197,6 @@ def _parents(host: Host, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
         depth[rows] += inside
         ancestors = np.where(inside, parent[ancestors], NOBODY)
     return parent, depth
-
-
-def _marks(recording: TraceRecording) -> Flags:
-    """Whether each row is the mark of a step."""
-    is_mark: Flags = recording.named(operators.STEP.fullmatch)[recording.events.name]
-    return is_mark
 
 
 def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) -> tuple[Ints, Flags]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flatout_agent.watch.profile.switches import MOST_FILES, parsed
@@ -52,23 +51,21 @@ def _scopes(path: str) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=MOST_FILES)
 def _loops(path: str) -> tuple[AstLoop, ...]:
-    tree = parsed(path)
-    return tuple(_within(path, tree)) if tree is not None else ()
-
-
-def _within(path: str, tree: ast.Module) -> Iterator[AstLoop]:
     """The loops in source order, found without recursion: an expression may nest deeper than
     Python's calls can.
     """
-    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
+    tree = parsed(path)
+    loops = []
+    waiting: list[tuple[ast.AST, int]] = [(tree, 0)] if tree is not None else []
     while waiting:
         node, scope = waiting.pop()
         if isinstance(node, SCOPES):
             scope = node.body[0].lineno
         lines = _repeated(node)
         if lines is not None and isinstance(node, (*LOOPS, *COMPREHENSIONS)):
-            yield AstLoop(path, node.lineno, node.col_offset, *lines, scope)
+            loops.append(AstLoop(path, node.lineno, node.col_offset, *lines, scope))
         waiting += [(child, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
+    return tuple(loops)
 
 
 def _repeated(node: ast.AST) -> tuple[int, int] | None:

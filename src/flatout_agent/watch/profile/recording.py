@@ -103,7 +103,10 @@ class ProfilerRecording:
         plain, packed = f"{path}.json", f"{path}.json.gz"
         self._profile.export_chrome_trace(plain)
         if self._broken_off:
-            self._unmark(plain)
+            with open(plain, encoding="utf-8") as marked:  # noqa: PTH123
+                text = marked.read()
+            with open(plain, "w", encoding="utf-8") as unmarked:  # noqa: PTH123
+                unmarked.write(text.replace(self._broken_off, '"broken off"'))
         part = f"{packed}.part"
         packing = gzip.open(part, "wb", compresslevel=COMPRESSION)  # noqa: SIM115
         with packing as target, open(plain, "rb") as source:  # noqa: PTH123
@@ -111,13 +114,6 @@ class ProfilerRecording:
         os.replace(part, packed)  # noqa: PTH105
         os.remove(plain)  # noqa: PTH107
         return packed
-
-    def _unmark(self, path: str) -> None:
-        """Remove the mark of the interrupted step."""
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            text = file.read()
-        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(text.replace(self._broken_off, '"broken off"'))
 
     def _quietly(self, action: Callable[..., Any], *args: Any) -> None:
         """Run without warnings: the profiler's concern no user, who did not start it."""

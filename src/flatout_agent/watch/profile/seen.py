@@ -110,10 +110,12 @@ class Window:
         if self._collections is not None:
             self._collections.remove()
         self.sharing.stop()
-        now = self._now()
+        now, workers = self._now(), self._before["workers"]
         self._used = {
             "cpu": now["cpu"] - self._before["cpu"],
-            "workers": _difference(now["workers"], self._before["workers"]),
+            "workers": sum(s - workers.get(pid, 0.0) for pid, s in now["workers"].items())
+            if now["workers"]
+            else None,  # none can be read
             "retries": now["retries"] - self._before["retries"],
         }
 
@@ -140,10 +142,13 @@ class Window:
         starts = loop.loaders.start_s
         workers = self._used.get("workers")
         gc = self._collections
+        # The very first step is left out, as it creates what later ones reuse.
+        early = loop.steps[1 : 1 + EARLY_STEPS]
+        late = len(loop.steps) - self.step_count > EARLY_STEPS
         return wire.LoopSeen(
             step_s=undisturbed_s(self.steps, recorded),
             steps=len(recorded),
-            early_step_s=self._early_step_s(),
+            early_step_s=statistics.median(s.train_s for s in early) if late else 0.0,
             samples=_mean([step.samples for step in self.steps]),
             wait_s=_mean([step.wait_s for step in self.steps]),
             loader_start_s=_mean(starts) if starts else None,
@@ -158,17 +163,22 @@ class Window:
             anomaly=loop.anomaly,
             **self._evaluation(),
             losses_kept=loop.losses.kept(loop.job.steps),
-            cores=self._cores(count),
-            **self._places(),
+            cores=self.sharing.summary(
+                count, sum(step.wall_s for step in self.steps), loop.loaders.workers()
+            )
+            if self._used
+            else None,
+            eval_where=loop.places.get("eval"),
+            backward_where=loop.places.get("backward"),
+            optimizer_where=loop.places.get("optimizer"),
+            model_where=loop.places.get("model"),
+            loader_where=loop.loaders.where,
+            anomaly_where=loop.recorder.safely("profile: anomaly", anomaly_line)
+            if loop.anomaly
+            else None,
             **self._process(),
             **fields,
         )
-
-    def _early_step_s(self) -> float:
-        """The very first step is left out, as it creates what later ones reuse."""
-        early = self.loop.steps[1 : 1 + EARLY_STEPS]
-        before = len(self.loop.steps) - self.step_count
-        return statistics.median(s.train_s for s in early) if before > EARLY_STEPS else 0.0
 
     def _evaluation(self) -> dict[str, Any]:
         """Its share of a training step, averaged over the steps between two."""
@@ -184,26 +194,6 @@ class Window:
             "eval_after_epoch": site is not None
             and self.loop.record.mean_micro_steps() == 1
             and after_epoch(site, self.loop.loss_at),
-        }
-
-    def _cores(self, count: int) -> wire.CoresSeen | None:
-        """The use of cores, or None if the window was cut short."""
-        if not self._used:
-            return None
-        wall_s = sum(step.wall_s for step in self.steps)
-        return self.sharing.summary(count, wall_s, self.loop.loaders.workers())
-
-    def _places(self) -> dict[str, Any]:
-        seen, safely = self.loop.places, self.loop.recorder.safely
-        return {
-            "eval_where": seen.get("eval"),
-            "backward_where": seen.get("backward"),
-            "optimizer_where": seen.get("optimizer"),
-            "model_where": seen.get("model"),
-            "loader_where": self.loop.loaders.where,
-            "anomaly_where": safely("profile: anomaly", anomaly_line)
-            if self.loop.anomaly
-            else None,
         }
 
     def _process(self) -> dict[str, Any]:
@@ -237,11 +227,6 @@ def undisturbed_s(watched: Sequence[Step], recorded: Sequence[Step]) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _difference(now: dict[int, float], before: dict[int, float]) -> float | None:
-    """CPU seconds of all workers in between, or None if none can be read."""
-    return sum(s - before.get(pid, 0.0) for pid, s in now.items()) if now else None
 
 
 def steps_between(steps: Sequence[Step]) -> float | None:

@@ -60,7 +60,14 @@ class CoreSharing:
         delays = [
             now_s - before.queued_s.get(thread, now_s) for thread, now_s in after.queued_s.items()
         ]
-        others = _others(before, after, {os.getpid(), *own_pids}, wall_s)
+        own = {os.getpid(), *own_pids}
+        shares = [
+            (f"{name} ({pid})", (seconds - before.processes[pid][1]) / wall_s)
+            for pid, (name, seconds) in after.processes.items()
+            if pid in before.processes and pid not in own and wall_s > 0
+        ]
+        busy = [entry for entry in shares if entry[1] >= LEAST_CORES]
+        others = sorted(busy, key=lambda entry: -entry[1])
         return wire.CoresSeen(
             cores=limits.usable_cores(),
             physical=physical_cores(),
@@ -100,40 +107,22 @@ def _counters() -> _Counters:
     tick = 1 / os.sysconf("SC_CLK_TCK")
     fields = small_file("/proc/stat").partition("\n")[0].split()[1:]
     times = [int(number) * tick for number in fields]
+    delays = {}
+    for task in _numbers("/proc/self/task")[:TASKS]:
+        waited = small_file(f"/proc/self/task/{task}/schedstat").split()
+        if len(waited) > 1:
+            delays[task] = int(waited[1]) / 1e9
     return _Counters(
         steal_s=times[7] if len(times) > 7 else None,
         throttled_s=limits.throttled_s(),
-        queued_s=_queued(),
+        queued_s=delays,
         processes=_processes(),
     )
-
-
-def _queued() -> dict[int, float]:
-    """Seconds that each thread of this process was ready to run without a core."""
-    delays = {}
-    for task in _numbers("/proc/self/task")[:TASKS]:
-        fields = small_file(f"/proc/self/task/{task}/schedstat").split()
-        if len(fields) > 1:
-            delays[task] = int(fields[1]) / 1e9
-    return delays
 
 
 def _processes() -> dict[int, tuple[str, float]]:
     used = ((pid, cpu_used(pid)) for pid in _numbers("/proc"))
     return {pid: named for pid, named in used if named is not None}
-
-
-def _others(
-    before: _Counters, after: _Counters, own: set[int], wall_s: float
-) -> list[tuple[str, float]]:
-    """Name (and id) and mean cores of other processes, the busiest first."""
-    cores = [
-        (f"{name} ({pid})", (seconds - before.processes[pid][1]) / wall_s)
-        for pid, (name, seconds) in after.processes.items()
-        if pid in before.processes and pid not in own and wall_s > 0
-    ]
-    busy = [entry for entry in cores if entry[1] >= LEAST_CORES]
-    return sorted(busy, key=lambda entry: -entry[1])
 
 
 def _per_step(now: float | None, before: float | None, steps: int) -> float | None:

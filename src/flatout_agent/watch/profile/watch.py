@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,7 +80,9 @@ class ProfileWatch(Watcher):
         self.profiler_where: str | None = None
         self._profiled_from: int | None = None
         """Steps before the first under the script's own profiler."""
-        self._restore_profilers = self._stand_before_profilers()
+        self._restore_profilers = (
+            hold_off() if orders.without_profiler else give_way(self._script_profiles)
+        )
         self._began: float | None = None
         self._warm_from = self._recompiles = 0
         self._waited = self._attempts = 0
@@ -135,33 +136,38 @@ class ProfileWatch(Watcher):
         now = time.perf_counter()
         if self._began is None:
             self._began = now
-        closing = self.phase == "window" and self._window_full(now)
+        closing = False
+        if self.phase == "window":  # whether the step that has just ended is the last undisturbed
+            steps = self.window.step_count + 1
+            least, most = self.steps.window_least, self.steps.window_most
+            if self.lockstep:
+                closing = steps >= least
+            else:
+                long_enough = now - self.window.began >= WINDOW_S
+                closing = steps >= most or (steps >= least and long_enough)
         if closing:
             synchronize(self.job)
             now = time.perf_counter()
         step = self.loop.step(now)
         if self.phase != self._reported_phase or now - self._reported_at > REPORT_S:
-            self._report_step(step, now)
+            # The host follows some steps: to write each one would slow short steps.
+            self._reported_phase, self._reported_at = self.phase, now
+            self.recorder.write(
+                wire.StepTaken(
+                    index=self.job.steps - 1,
+                    phase=self.phase,
+                    wall_s=step.wall_s,
+                    wait_s=step.wait_s,
+                    eval_s=step.eval_s,
+                    samples=step.samples,
+                )
+            )
         try:
             getattr(self, f"_in_{self.phase}")(step, closing)
         except Exception as error:
             self.recorder.fault(f"profile: {self.phase}", error)
             self._finish()
         self.loop.record.goes_on()
-
-    def _report_step(self, step: Step, now: float) -> None:
-        """Report a step for the host to follow, but not each one, which would slow short steps."""
-        self._reported_phase, self._reported_at = self.phase, now
-        self.recorder.write(
-            wire.StepTaken(
-                index=self.job.steps - 1,
-                phase=self.phase,
-                wall_s=step.wall_s,
-                wait_s=step.wait_s,
-                eval_s=step.eval_s,
-                samples=step.samples,
-            )
-        )
 
     def _in_warmup(self, step: Step, closing: bool) -> None:
         if self._wait_for_profiler() or not self._warm():
@@ -170,12 +176,6 @@ class ProfileWatch(Watcher):
         self.phase = "window"
         self.count.look_at_weights()
         self.window.begins(self.job.device)
-
-    def _stand_before_profilers(self) -> Callable[[], None]:
-        """Watch for the script starting its own profiler, or keep that from recording."""
-        if self.orders.without_profiler:
-            return hold_off()
-        return give_way(self._script_profiles)
 
     def _script_profiles(self) -> None:
         """The script starts a profiler of torch's."""
@@ -216,15 +216,6 @@ class ProfileWatch(Watcher):
         long = len(times) >= self.steps.warmup_most + self._buffered()
         return enough and (long or stable(times) or sum(times) > self.orders.warmup_max_s)
 
-    def _window_full(self, now: float) -> bool:
-        """Whether the step that has just ended is the last undisturbed one."""
-        steps = self.window.step_count + 1
-        if self.lockstep:
-            return steps >= self.steps.window_least
-        long_enough = now - self.window.began >= WINDOW_S
-        least, most = self.steps.window_least, self.steps.window_most
-        return steps >= most or (steps >= least and long_enough)
-
     def _in_window(self, step: Step, closing: bool) -> None:
         self.window.step(step)
         if other_profiler():
@@ -241,30 +232,24 @@ class ProfileWatch(Watcher):
         self._sampled.append(step)
         if self.sampler is not None:
             self.sampler.step_ends()
-        if not self._sampled_enough():
+        steps = len(self._sampled)
+        if self.lockstep:
+            enough = steps >= self.steps.window_least
+        else:
+            long_enough = time.perf_counter() - self._sampling_began >= SAMPLE_S
+            least, most = self.steps.sample_least, self.steps.sample_most
+            enough = steps >= most or (steps >= least and long_enough)
+        if not enough:
             return
         self._end_sampling()
         self.phase = "record"
         self._record_times()
-
-    def _sampled_enough(self) -> bool:
-        steps = len(self._sampled)
-        if self.lockstep:
-            return steps >= self.steps.window_least
-        long_enough = time.perf_counter() - self._sampling_began >= SAMPLE_S
-        least, most = self.steps.sample_least, self.steps.sample_most
-        return steps >= most or (steps >= least and long_enough)
 
     def _end_sampling(self) -> None:
         if self.sampler is not None:
             self.sampler.stop()
             self._worker_pids = self.loop.loaders.workers() or self._worker_pids
             self.workers.stop()
-
-    def _profiled_step_s(self) -> float | None:
-        """Mean step since the script's own profiler was first seen, or None if it was not."""
-        steps = self.loop.steps[self._profiled_from :] if self._profiled_from is not None else []
-        return statistics.fmean(step.train_s for step in steps) if steps else None
 
     def _record_times(self) -> None:
         """Begin if the loader's pass goes on long enough; else with a later step."""
@@ -458,6 +443,7 @@ class ProfileWatch(Watcher):
         """
         if not (self.window.step_count or self.profiler):
             return None
+        profiled = self.loop.steps[self._profiled_from :] if self._profiled_from is not None else []
         return self.window.summary(
             recorded=self._recorded,
             trace=self.trace,
@@ -469,7 +455,9 @@ class ProfileWatch(Watcher):
             checkpointing_where=self.recorder.safely("profile: lines", self._checkpointing_line),
             profiler=self.profiler and not self.trace,
             profiler_where=self.profiler_where,
-            profiler_step_s=self._profiled_step_s(),
+            profiler_step_s=statistics.fmean(step.train_s for step in profiled)
+            if profiled
+            else None,
             parameter_bytes=self.recorder.safely("parameters", parameter_bytes, self.job),
             optimizer_bytes=self.recorder.safely("optimizers", optimizer_bytes, self.job),
         )

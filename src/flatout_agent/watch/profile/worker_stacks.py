@@ -131,7 +131,14 @@ def with_workers(host: wire.HostSeen, workers: Iterable[wire.HostSeen]) -> wire.
                 frames.append(frame)
             numbers.append(index[frame])
         if worker.idle_known:
-            idle_s = (idle_s or 0.0) + _preparing_idle_s(worker) / host.steps
+            # It waited while preparing samples, not for orders.
+            fetches = {
+                number
+                for number, frame in enumerate(worker.frames)
+                if frame.function.endswith(FETCH)
+            }
+            waits = (s.idle_s for s in worker.stacks if not fetches.isdisjoint(s.frames))
+            idle_s = (idle_s or 0.0) + sum(waits) / host.steps
         for stack in worker.stacks:
             cpu_s = (stack.s - stack.idle_s) / host.steps
             if not stack.thread and cpu_s > 0:
@@ -141,11 +148,3 @@ def with_workers(host: wire.HostSeen, workers: Iterable[wire.HostSeen]) -> wire.
     return dataclasses.replace(
         host, frames=tuple(frames), worker_stacks=ordered, worker_idle_s=idle_s
     )
-
-
-def _preparing_idle_s(worker: wire.HostSeen) -> float:
-    """Seconds in which a worker waited while preparing samples, not for orders."""
-    fetches = {
-        number for number, frame in enumerate(worker.frames) if frame.function.endswith(FETCH)
-    }
-    return sum(stack.idle_s for stack in worker.stacks if not fetches.isdisjoint(stack.frames))

@@ -33,10 +33,7 @@ class StorageBook:
         self._kept: list[StorageWeakRef] = []
         self._in_loader = in_loader
         self._doubles = doubles
-        self._own(models, weights)
-
-    def _own(self, models: Iterable[torch.nn.Module], weights: Sequence[torch.Tensor]) -> None:
-        """Keeps addresses from being reused if the program replaces a weight."""
+        # Addresses are kept from being reused if the program replaces a weight.
         trained = {id(weight) for weight in weights}
         for weight in weights:
             self._owns(weight, "parameter")

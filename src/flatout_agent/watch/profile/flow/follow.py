@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ from flatout_agent.watch.profile.flow.records import (
     FlowPass,
     FlowStorage,
     FlowUses,
-    FlowValue,
     Stack,
     tensors,
 )
@@ -129,11 +128,6 @@ class Flow:
         for path, tensor in fields(batch):
             self.book.batch(path, tensor)
 
-    def _maker(self, tensor: torch.Tensor) -> int:
-        """The operator that made its value, or -1 if none was seen here."""
-        state = self.book.known(tensor)
-        return state.node if state is not None else -1
-
     def operator(
         self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, s: float, flops: float
     ) -> None:
@@ -176,22 +170,16 @@ class Flow:
         given = (args, kwargs)
         signature = self.constants.operator(node, stated, uses, given, results)
         wide = self.doubles.widened(node, uses, results)
-        self._adopt(node, made, FlowValue(node.constant, signature, wide))
-        self.notes.operator(len(self.nodes), node, results)
-        self.values.operator(len(self.nodes), node, args, uses.tensors)
-        self.nodes.append(node)
-
-    def _adopt(self, node: FlowNode, made: Iterable[FlowStorage], value: FlowValue) -> None:
-        """The storages that it has made or changed now hold its value. made: the new ones among
-        them.
-        """
-        for state in node.made:
+        for state in node.made:  # they hold its value now
             self.constants.overwritten(state)
             state.node = len(self.nodes)
-            state.constant, state.signature, state.wide = value
+            state.constant, state.signature, state.wide = node.constant, signature, wide
             state.version += 1
         for state in made:
             state.outside, state.version = False, 0
+        self.notes.operator(len(self.nodes), node, results)
+        self.values.operator(len(self.nodes), node, args, uses.tensors)
+        self.nodes.append(node)
 
     def _node(
         self,
@@ -222,7 +210,10 @@ class Flow:
             made,
             backward,
             self._in_loader(),
-            counter=_counts(uses),
+            counter=bool(uses.tensors)
+            and not any(
+                tensor.dim() or tensor.is_floating_point() for tensor, _, _ in uses.tensors
+            ),
             chain=chain,
             backward_pass=self._passes[-1] if backward and self._passes else -1,
             shapes=tuple(shapes),
@@ -300,7 +291,8 @@ class Flow:
         roots, inputs = tensors(args[:1]), tensors(args[4:5])
         item.of_weights = bool(inputs) and all(tensor.is_leaf for tensor in inputs)
         if len(roots) == 1 and roots[0].numel() == 1:
-            item.root = self._maker(roots[0])
+            maker = self.book.known(roots[0])
+            item.root = maker.node if maker is not None else -1
         for root in roots if not item.gives else ():
             state = self.book.of(root) if root.numel() > 1 else None
             if state is not None and state.node >= 0:
@@ -324,13 +316,6 @@ class Flow:
         if state.node >= 0:
             self.nodes[state.node].read = True
             self._gives(state)
-
-
-def _counts(uses: FlowUses) -> bool:
-    for tensor, _, _ in uses.tensors:
-        if tensor.dim() or tensor.is_floating_point():
-            return False
-    return bool(uses.tensors)
 
 
 def _value_read(stated: OperatorSchema, uses: FlowUses, inside: bool) -> bool:

@@ -48,7 +48,8 @@ class FlowNotes:
             return
         if node.backward:
             if _computed_again(sys._getframe(1)):
-                self.recomputed[index] = sum(map(_bytes, results)) if node.made else 0
+                sizes = (tensor.numel() * tensor.element_size() for tensor in results)
+                self.recomputed[index] = sum(sizes) if node.made else 0
             return
         where = _checkpoint_line(sys._getframe(1))
         if where is not None:
@@ -86,10 +87,6 @@ def _checkpoint_line(frame: FrameType | None) -> str | None:
     return where
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def fields(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a batch, each with its access path: [0], ["x"].
 
@@ -101,14 +98,14 @@ def fields(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     left = MOST_MEMBERS
     while waiting and left:
         path, nest, depth = waiting.popleft()
-        for name, member in itertools.islice(_members(nest), (left + 1) // 2):
+        if isinstance(nest, (list, tuple)):
+            members: Iterable[tuple[Any, Any]] = enumerate(nest)
+        else:
+            members = nests.members(nest) or ()
+        for name, member in itertools.islice(members, (left + 1) // 2):
             left -= 1
             step = f'["{name}"]' if isinstance(name, str) else f"[{name}]"
             if isinstance(member, torch.Tensor):
                 yield path + step, member
             elif depth < DEEPEST:
                 waiting.append((path + step, member, depth + 1))
-
-
-def _members(value: Any) -> Iterable[tuple[Any, Any]]:
-    return enumerate(value) if isinstance(value, (list, tuple)) else nests.members(value) or ()

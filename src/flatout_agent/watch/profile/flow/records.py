@@ -29,14 +29,6 @@ Stack = tuple[FlowLine, ...]
 """The user's lines, the innermost first."""
 
 
-class FlowValue(NamedTuple):
-    """The value that a storage holds after its last writer: see `FlowStorage`."""
-
-    constant: bool
-    signature: int
-    wide: int
-
-
 @dataclass(slots=True)
 class FlowStorage:
     """What is known about one storage; its value is that of its last writer."""

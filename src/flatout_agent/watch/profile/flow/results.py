@@ -18,7 +18,7 @@ from flatout_agent.watch.profile.flow.questions.ignored import ignored
 from flatout_agent.watch.profile.flow.questions.repeats import repeats
 from flatout_agent.watch.profile.flow.questions.unread import unread
 from flatout_agent.watch.profile.flow.reading import with_sources
-from flatout_agent.watch.profile.flow.records import FlowLine, FlowNode
+from flatout_agent.watch.profile.flow.records import FlowLine
 from flatout_agent.watch.profile.flow.values import LOOKUPS
 
 SLIGHT = 0.05
@@ -48,7 +48,16 @@ def results(
     operators_s = sum(node.s for node in first)
     both = flow.steps >= 2 and not flow.unseen
     known = both and flow.modelled
-    live = _live(flow) if both else set()
+    live: set[int] = set()
+    if both:  # operators whose result is read, or may still be read
+        waiting = [
+            index
+            for index, node in enumerate(flow.nodes)
+            if node.step > 0
+            or node.read
+            or any(s.node == index and not s.outside and s.alive for s in node.made)  # in memory
+        ]
+        live = with_sources(flow.nodes, waiting)
     rows, lines = beside(flow, live) if known else ((), ())
     return wire.FlowSeen(
         steps=flow.steps,
@@ -131,18 +140,3 @@ def recomputed(flow: Flow) -> wire.RecomputedSeen | None:
         s=sum(flow.nodes[index].s for index in nodes),
         flops=spent / flops if flops else 0.0,
     )
-
-
-def _live(flow: Flow) -> set[int]:
-    """Operators whose result is read, or may still be read."""
-    waiting = [
-        index
-        for index, node in enumerate(flow.nodes)
-        if node.step > 0 or node.read or _kept(node, index)
-    ]
-    return with_sources(flow.nodes, waiting)
-
-
-def _kept(node: FlowNode, index: int) -> bool:
-    """Whether its result is still in memory."""
-    return any(state.node == index and not state.outside and state.alive for state in node.made)

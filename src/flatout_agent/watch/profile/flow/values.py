@@ -68,20 +68,17 @@ class FlowValues:
         if node.step or node.backward:
             return
         if node.name in LOOKUPS:
-            self._lookup(index, node, args, taken)
+            place = LOOKUPS[node.name]
+            weight, indices = args[0], args[1]
+            sparse = len(args) > place and args[place]
+            if sparse or not weight.requires_grad or weight.dim() != 2 or not readable(indices):
+                return
+            rows, width = weight.shape
+            touched = int(indices.unique().numel()) if indices.numel() < rows else rows
+            self.lookups.append(
+                FlowLookup(index, taken[0][1].ref.cdata, rows, width, indices.numel(), touched)
+            )
         elif node.name in LOSSES and readable(args[1]):
             ignored = int((args[1] == args[4]).sum())
             classes = args[0].shape[1 if args[0].dim() > 1 else 0]
             self.losses.append(FlowLoss(index, int(classes), args[1].numel(), ignored))
-
-    def _lookup(self, index: int, node: FlowNode, args: Any, taken: Taken) -> None:
-        place = LOOKUPS[node.name]
-        weight, indices = args[0], args[1]
-        sparse = len(args) > place and args[place]
-        if sparse or not weight.requires_grad or weight.dim() != 2 or not readable(indices):
-            return
-        rows, width = weight.shape
-        touched = int(indices.unique().numel()) if indices.numel() < rows else rows
-        self.lookups.append(
-            FlowLookup(index, taken[0][1].ref.cdata, rows, width, indices.numel(), touched)
-        )

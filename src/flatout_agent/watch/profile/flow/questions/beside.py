@@ -102,7 +102,12 @@ def _kinds(flow: Flow) -> _Kinds:
     backward = {index for index, node in enumerate(nodes) if node.backward}
     kinds.needed = _closed(nodes, with_sources(nodes, backward))
     kinds.loss = with_sources(nodes, backward, within_step=True)
-    kinds.descends = _descending(kinds)
+    for index, node in enumerate(nodes):
+        deps = (dep for dep in node.deps if nodes[dep].step == node.step)
+        if index not in kinds.modules and any(
+            nodes[dep].backward or dep in kinds.descends for dep in deps
+        ):
+            kinds.descends.add(index)
     kinds.gradients = {state.key for index in backward for state in nodes[index].made}
     taken = _taken(nodes, kinds.loss - backward) - kinds.gradients
     for index in kinds.descends - backward:
@@ -117,18 +122,6 @@ def _kinds(flow: Flow) -> _Kinds:
         if call.root and computes and kinds.needed.isdisjoint(inside):
             kinds.evaluating.update(inside)
     return kinds
-
-
-def _descending(kinds: _Kinds) -> set[int]:
-    """Operators that depend on a backward pass of their step, without a module in between."""
-    descending: set[int] = set()
-    for index, node in enumerate(kinds.nodes):
-        deps = (dep for dep in node.deps if kinds.nodes[dep].step == node.step)
-        if index not in kinds.modules and any(
-            kinds.nodes[dep].backward or dep in descending for dep in deps
-        ):
-            descending.add(index)
-    return descending
 
 
 def _takes(nodes: Sequence[FlowNode]) -> list[list[tuple[int, int]]]:
@@ -263,7 +256,11 @@ def _clipping(kinds: _Kinds, sources: Mapping[int, set[str]]) -> set[int]:
     These are gradients before the update, and weights before an operator of the program that sets
     them.
     """
-    read = {index for index in sources if _reaches_host(kinds.nodes[index])}
+    read = {  # the program gets its value, and it does not merely change an earlier tensor
+        index
+        for index in sources
+        if kinds.nodes[index].read and not any(state.outside for state in kinds.nodes[index].made)
+    }
     setting: dict[int, int] = {}
     update_lines = _update_lines(kinds)
     for index in kinds.needed - kinds.modules:
@@ -287,11 +284,6 @@ def _clipping(kinds: _Kinds, sources: Mapping[int, set[str]]) -> set[int]:
         ):
             clipping.add(index)
     return with_sources(kinds.nodes, clipping)
-
-
-def _reaches_host(node: FlowNode) -> bool:
-    """Whether the program gets its value, and it does not merely change an earlier tensor."""
-    return node.read and not any(state.outside for state in node.made)
 
 
 def _accumulated(kinds: _Kinds, steps: int) -> list[wire.BesideSeen]:

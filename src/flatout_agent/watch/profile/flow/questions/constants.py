@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +44,10 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
     They are grouped by the user's outermost line whose call gives only constants, or else by the
     last line of each.
     """
-    varying = _varying(flow)
+    varying: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        if not (node.step or node.constant or node.backward):
+            varying[node.where, node.name].append(index)
     sites = _sites(flow)
     renewed = _renewed(flow)
     first = [
@@ -63,9 +66,12 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
     for constant in first:
         identity = _identity(flow, constant)
         site = sites.get(constant.node)
-        where = site.where if site is not None else _last_line(flow, constant.node)
-        if again[identity] and where is not None and not _initial(flow, constant):
-            if _reads(flow, constant, renewed):
+        chain = [flow.nodes[index] for index in sorted(_chain(flow, constant.node), reverse=True)]
+        last_line = next((node.where for node in chain if node.where is not None), None)
+        where = site.where if site is not None else last_line
+        initial = all(node.name in INITIAL for node in chain)  # only filled with a number
+        if again[identity] and where is not None and not initial:
+            if any(key in renewed for node in chain for key, _ in node.reads):
                 continue
             again[identity] -= 1
             groups[where, site].append(constant)
@@ -96,11 +102,6 @@ def _shapes(weights: Sequence[torch.Tensor]) -> tuple[torch.Size, ...]:
     return tuple(weight.shape for weight in weights)
 
 
-def _reads(flow: Flow, constant: FlowConstant, storages: Collection[int]) -> bool:
-    chain = _chain(flow, constant.node) if storages else ()
-    return any(key in storages for index in chain for key, _ in flow.nodes[index].reads)
-
-
 def _sites(flow: Flow) -> dict[int, _Site]:
     """Operator that makes a constant -> the user's outermost call that gives only constants.
 
@@ -125,29 +126,10 @@ def _sites(flow: Flow) -> dict[int, _Site]:
             continue
         line, function = chain[depth], chain[depth - 1].function
         called = kinds.get(chain[depth:], "" if function.startswith("<") else function)
-        if not _reads_changing(flow, chain[:depth]):
+        inner = {(line.file, line.function) for line in chain[:depth]}
+        if not any((line.file, line.function) in inner for line in flow.read_at):
             sites[entry.node] = _Site(str(line), called)
     return sites
-
-
-def _reads_changing(flow: Flow, chain: Stack) -> bool:
-    """Whether one of these functions reads a value that changes."""
-    functions = {(line.file, line.function) for line in chain}
-    return any((line.file, line.function) in functions for line in flow.read_at)
-
-
-def _initial(flow: Flow, constant: FlowConstant) -> bool:
-    """Whether the tensor is only filled with a number."""
-    return all(flow.nodes[index].name in INITIAL for index in _chain(flow, constant.node))
-
-
-def _varying(flow: Flow) -> dict[tuple[str | None, str], list[int]]:
-    """Operators of the first step that make changing values, by line and name."""
-    varying: dict[tuple[str | None, str], list[int]] = defaultdict(list)
-    for index, node in enumerate(flow.nodes):
-        if not (node.step or node.constant or node.backward):
-            varying[node.where, node.name].append(index)
-    return varying
 
 
 def _general(
@@ -216,8 +198,3 @@ def _chain(flow: Flow, last: int) -> set[int]:
                 chain.add(source)
                 waiting.append(source)
     return chain
-
-
-def _last_line(flow: Flow, last: int) -> str | None:
-    lines = (flow.nodes[index].where for index in sorted(_chain(flow, last), reverse=True))
-    return next((line for line in lines if line is not None), None)

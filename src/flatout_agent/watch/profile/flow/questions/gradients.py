@@ -7,7 +7,6 @@ import math
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -62,13 +61,8 @@ def unused_gradients(
         return None
     modules = [module for reference in flow.notes.modules.values() if (module := reference())]
     idle = _idle(flow, modules, before)
-    return _of_idle(flow, modules, idle) if idle else None
-
-
-def _of_idle(
-    flow: Flow, modules: Sequence[torch.nn.Module], idle: dict[int, torch.Tensor]
-) -> wire.GradientsSeen:
-    """The unused gradients of the last step, identified by the weights that hold them."""
+    if not idle:
+        return None
     step = flow.steps - 1
     needs = _needs(flow, {_gradient(weight) for weight in idle.values()})
     own = [i for i, node in enumerate(flow.nodes) if node.backward and node.step == step]
@@ -151,9 +145,19 @@ def _idle(
     with_gradient = {
         key: weight
         for key, weight in weights.items()
-        if weight.requires_grad and weight.is_leaf and _plain(weight)
+        if weight.requires_grad
+        and weight.is_leaf
+        and (gradient := weight.grad) is not None
+        and gradient.layout == torch.strided
+        and not weight.is_sparse
     }
-    changed, used = _changed(flow), _used(flow)
+    own = [node for node in flow.nodes if not node.backward]
+    changed = {state.key for node in own for state in node.made}
+    used: set[int] = set()
+    for node in own:
+        if node.name not in CLEARING:
+            used |= {key for key, _ in node.reads}
+            used |= {state.key for state in node.made}
     untouched = {
         key: weight
         for key, weight in with_gradient.items()
@@ -165,7 +169,13 @@ def _idle(
         return {}  # inspecting every object of the process takes long
     if _frozen(modules):
         return {}  # its optimizers may be as well, and are not found then
-    owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
+    owned = {
+        id(weight)
+        for thing in gc.get_objects()  # also optimizers that have not stepped yet
+        if issubclass(type(thing), torch.optim.Optimizer)
+        for group in getattr(thing, "param_groups", ())
+        for weight in group["params"]
+    }
     shared = {_gradient(weight) for key, weight in weights.items() if key in owned}
     return {
         key: weight
@@ -179,44 +189,12 @@ def _gradient(weight: torch.Tensor) -> int | None:
     return storage_key(weight.grad) if weight.grad is not None else None
 
 
-def _plain(weight: torch.Tensor) -> bool:
-    gradient = weight.grad
-    return gradient is not None and gradient.layout == torch.strided and not weight.is_sparse
-
-
-def _optimizers() -> Iterator[Any]:
-    """All optimizers of the process, including those that have not stepped yet."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.optim.Optimizer):
-            yield thing
-
-
 def _frozen(modules: Iterable[torch.nn.Module]) -> bool:
     """Whether `gc.freeze` has hidden one of these from `gc.get_objects`."""
     hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
     return bool(hidden) and not hidden <= {
         key for thing in gc.get_objects() if (key := id(thing)) in hidden
     }
-
-
-def _updated(optimizer: Any) -> Iterator[torch.Tensor]:
-    for group in getattr(optimizer, "param_groups", ()):
-        yield from group["params"]
-
-
-def _changed(flow: Flow) -> set[int]:
-    """Storages that operators outside of backward passes write to."""
-    return {state.key for node in flow.nodes if not node.backward for state in node.made}
-
-
-def _used(flow: Flow) -> set[int]:
-    """Storages that such operators read or write, if not only to set them to zero."""
-    used: set[int] = set()
-    for node in flow.nodes:
-        if not node.backward and node.name not in CLEARING:
-            used |= {key for key, _ in node.reads}
-            used |= {state.key for state in node.made}
-    return used
 
 
 def _named(

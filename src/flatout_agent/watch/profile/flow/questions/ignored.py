@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
@@ -30,24 +31,28 @@ ASKING = frozenset(f"aten.{name}" for name in ("argmax", "max", "topk", "amax"))
 """Operators that compute a metric that fewer rows would also give."""
 
 
-def _takers(flow: Flow) -> dict[int, list[int]]:
-    """Operator -> the operators of the first step that take its result."""
+def ignored(flow: Flow) -> tuple[wire.IgnoredSeen, ...]:
+    """Logits most of whose rows a loss ignores, by the lines of their head and loss."""
     takers: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(flow.nodes):
         for dep in node.deps if not node.step else ():
             takers[dep].append(index)
-    return takers
-
-
-def ignored(flow: Flow) -> tuple[wire.IgnoredSeen, ...]:
-    """Logits most of whose rows a loss ignores, by the lines of their head and loss."""
-    takers = _takers(flow)
     groups: dict[tuple[str | None, str | None, int], list[wire.IgnoredSeen]] = defaultdict(list)
     for loss in flow.values.losses:
         row = _ignored_row(flow, loss, takers)
         if row is not None:
             groups[row.head_where, row.loss_where, row.classes].append(row)
-    rows = [_sum(rows) for rows in groups.values()]
+    rows = [
+        dataclasses.replace(
+            calls[0],
+            rows=sum(row.rows for row in calls),
+            used=sum(row.used for row in calls),
+            ignored=sum(row.ignored for row in calls),
+            s=sum(row.s for row in calls),
+            flops=sum(row.flops for row in calls),
+        )
+        for calls in groups.values()
+    ]
     worth = [row for row in rows if row.s >= LEAST * seconds(flow.nodes)]
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
 
@@ -129,18 +134,3 @@ def _rows(head: FlowNode, classes: int) -> int | None:
 def _holds(node: FlowNode, size: int, classes: int) -> bool:
     """Whether it takes a tensor of all the logits' size."""
     return any(shape.numel() == size and classes in shape for shape in node.shapes)
-
-
-def _sum(rows: Sequence[wire.IgnoredSeen]) -> wire.IgnoredSeen:
-    """Group calls of the same lines."""
-    first = rows[0]
-    return wire.IgnoredSeen(
-        head_where=first.head_where,
-        loss_where=first.loss_where,
-        classes=first.classes,
-        rows=sum(row.rows for row in rows),
-        used=sum(row.used for row in rows),
-        ignored=sum(row.ignored for row in rows),
-        s=sum(row.s for row in rows),
-        flops=sum(row.flops for row in rows),
-    )

@@ -18,7 +18,7 @@ from flatout_agent import wire
 from flatout_agent.watch import places
 from flatout_agent.watch.profile.ast_loops import AstLoop, loops_around
 from flatout_agent.watch.profile.flow.follow import Flow
-from flatout_agent.watch.profile.flow.records import FlowLine, FlowNode
+from flatout_agent.watch.profile.flow.records import FlowLine
 
 MANY = 8
 """The least calls per step that batching would save."""
@@ -160,14 +160,18 @@ def _row(flow: Flow, loop: AstLoop, groups: Sequence[_Group]) -> wire.RepeatSeen
     seconds = sum(group.s for group in groups)
     nodes = [flow.nodes[index] for group in groups for index in group.members]
     lines = tuple(dict.fromkeys(node.where for node in nodes if node.where is not None))
-    there = sum(node.s for node in _forward(flow) if node.where in lines)
+    forward = (node for node in flow.nodes if not (node.step or node.backward))
+    there = sum(node.s for node in forward if node.where in lines)
     inside = any(call.begin <= most.members[0] < call.end for call in flow.calls)
+    shapes = (flow.nodes[group.members[0]].shapes for group in groups)
+    taken = [{storage for storage, _ in flow.nodes[index].reads} for index in most.members]
+    weights = {frozenset(storages & flow.book.owned.keys()) for storages in taken}
     return wire.RepeatSeen(
         where=f"{places.display(loop.file)}:{loop.line}",
         source=linecache.getline(loop.file, loop.line).strip(),
         lines=lines,
         operators=tuple(dict.fromkeys(node.name for node in nodes)),
-        shapes=tuple(_text(flow.nodes[group.members[0]]) for group in groups),
+        shapes=tuple(", ".join("x".join(map(str, shape)) for shape in each) for each in shapes),
         calls=sum(group.calls for group in alike),
         left=sum(group.levels for group in alike),
         kept=sum(group.s * group.levels / group.calls for group in groups) / seconds
@@ -176,25 +180,11 @@ def _row(flow: Flow, loop: AstLoop, groups: Sequence[_Group]) -> wire.RepeatSeen
         share=min(1.0, seconds / there) if there else 1.0,
         s=seconds,
         modelling=inside,
-        own_weights=_have_own_weights(flow, most),
+        own_weights=len(weights) > most.calls / 2,
     )
-
-
-def _have_own_weights(flow: Flow, group: _Group) -> bool:
-    taken = [{storage for storage, _ in flow.nodes[index].reads} for index in group.members]
-    weights = {frozenset(storages & flow.book.owned.keys()) for storages in taken}
-    return len(weights) > group.calls / 2
 
 
 def _site(flow: Flow, group: _Group) -> tuple[str, FlowLine]:
     """Its operator and line, regardless of shapes."""
     node = flow.nodes[group.members[0]]
     return node.name, node.chain[0]
-
-
-def _forward(flow: Flow) -> list[FlowNode]:
-    return [node for node in flow.nodes if not (node.step or node.backward)]
-
-
-def _text(node: FlowNode) -> str:
-    return ", ".join("x".join(map(str, shape)) for shape in node.shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow.follow import Flow
@@ -13,7 +13,7 @@ from flatout_agent.watch.profile.flow.reading import (
     grad_call,
     with_sources,
 )
-from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode, Stack
+from flatout_agent.watch.profile.flow.records import FlowCall, Stack
 
 LEAST = 0.01
 """Share of the step's operators, by time or by operations, below which nothing is reported."""
@@ -31,7 +31,11 @@ def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.
     futile = _futile(stacks, live)
     dead_calls = _dead_calls(flow, live)
     inside = {index for call in dead_calls for index in range(call.begin, call.end)}
-    rows = [_called(flow, calls, live, futile, stacks) for calls in _grouped(dead_calls, futile)]
+    groups: dict[tuple[Stack, str], list[FlowCall]] = defaultdict(list)
+    for call in dead_calls:  # by the outermost line that calls them for nothing, or by module
+        at = _outermost(call.chain, futile)
+        groups[call.chain[at:], call.kind if at == 0 else ""].append(call)
+    rows = [_called(flow, calls, futile, stacks) for calls in groups.values()]
     told = {row.where for row in rows}
     inside = with_sources(flow.nodes, inside)
     outside = {
@@ -44,18 +48,17 @@ def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
 
 
-def _own(node: FlowNode) -> bool:
-    """Whether it belongs to the first step's own code and does more than count."""
-    return not (node.step or node.backward or node.loader or node.counter)
-
-
 def _stacks(flow: Flow, live: Collection[int]) -> dict[int, Stack]:
     """For each operator of the first step's own code, the user's lines, innermost first.
 
     Included are operators that a call of torch.autograd.grad runs, if nothing that it computes is
     read; they get the lines of that call.
     """
-    stacks = {index: node.chain for index, node in enumerate(flow.nodes) if _own(node)}
+    stacks = {
+        index: node.chain
+        for index, node in enumerate(flow.nodes)
+        if not (node.step or node.backward or node.loader or node.counter)
+    }
     computed: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(flow.nodes):
         if not node.step and (number := grad_call(flow, node)) >= 0:
@@ -99,21 +102,9 @@ def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
     return dead
 
 
-def _grouped(calls: Iterable[FlowCall], futile: Collection[Stack]) -> list[list[FlowCall]]:
-    """Calls grouped by the outermost line that calls them for nothing, or by module if it is their
-    own line.
-    """
-    groups: dict[tuple[Stack, str], list[FlowCall]] = defaultdict(list)
-    for call in calls:
-        at = _outermost(call.chain, futile)
-        groups[call.chain[at:], call.kind if at == 0 else ""].append(call)
-    return list(groups.values())
-
-
 def _called(
     flow: Flow,
     calls: Sequence[FlowCall],
-    live: Collection[int],
     futile: Collection[Stack],
     stacks: Mapping[int, Stack],
 ) -> wire.UnreadSeen:
@@ -124,7 +115,11 @@ def _called(
     nodes = [
         flow.nodes[index]
         for index, stack in stacks.items()
-        if (stack[-len(outer) :] == outer if at else _within(index, calls))
+        if (
+            stack[-len(outer) :] == outer
+            if at
+            else any(call.begin <= index < call.end for call in calls)
+        )
     ]
     functions = [line.function for line in reversed(first.chain[:at])]
     called = next((name for name in functions if not name.startswith("<")), "")
@@ -138,10 +133,6 @@ def _called(
         flops=flops_share(flow, nodes),
         module=first.kind if called else "",
     )
-
-
-def _within(index: int, calls: Iterable[FlowCall]) -> bool:
-    return any(call.begin <= index < call.end for call in calls)
 
 
 def _lines(
@@ -164,21 +155,17 @@ def _line(flow: Flow, indexes: Sequence[int], outer: Mapping[int, Stack]) -> wir
     """The report on these operators; `where` is the line with most of their time."""
     nodes = [flow.nodes[index] for index in indexes]
     spent: dict[str, float] = defaultdict(float)
+    by_name: dict[str, float] = defaultdict(float)
     for index in indexes:
-        spent[str(outer[index][0])] += flow.nodes[index].s
+        node = flow.nodes[index]
+        spent[str(outer[index][0])] += node.s
+        by_name[node.name.partition(".")[2] or node.name] += node.s
+    costliest = sorted(by_name, key=lambda name: -by_name[name])[:3]
     calls = {number for node in nodes if (number := grad_call(flow, node)) >= 0}
     return wire.UnreadSeen(
-        what=GRADIENTS if calls else _names(nodes),
+        what=GRADIENTS if calls else ", ".join(costliest),
         where=max(spent, key=lambda where: spent[where]),
         calls=max(len(calls), 1),
         s=sum(node.s for node in nodes),
         flops=flops_share(flow, nodes),
     )
-
-
-def _names(nodes: Iterable[FlowNode]) -> str:
-    """Names of the costliest operators, such as mm, softmax."""
-    spent: dict[str, float] = defaultdict(float)
-    for node in nodes:
-        spent[node.name.partition(".")[2] or node.name] += node.s
-    return ", ".join(sorted(spent, key=lambda name: -spent[name])[:3])
