@@ -158,7 +158,8 @@ def torch_files(
 ) -> dict[str, Any] | None:
     """Facts of torch from its files alone, or None if it is not installed."""
     package = packages.get("torch")
-    folder = _package_folder("torch")
+    origin = getattr(_answer(lambda: importlib.util.find_spec("torch")), "origin", None)
+    folder = Path(origin).parent if origin and Path(origin).is_file() else None
     if package is None and folder is None:
         return None
     values = constants(_read(folder / "version.py") if folder else "")
@@ -300,14 +301,6 @@ def _refusal(question: Any) -> str | None:
     except Exception as error:
         return worded(error)
     return None
-
-
-def _package_folder(name: str) -> Path | None:
-    """Where the package would be imported from, or None if nowhere or from an empty folder of that
-    name.
-    """
-    origin = getattr(_answer(lambda: importlib.util.find_spec(name)), "origin", None)
-    return Path(origin).parent if origin and Path(origin).is_file() else None
 
 
 def _user_site() -> bool:

@@ -81,7 +81,8 @@ def _packages(
     serving = [package.pip for package in plan.backend.serving]
     if not plan.backend.torch_free:
         serving = ["torch", *serving]
-    found = {name: _public(versions[name]) for name in serving if name in versions}
+    # 2.13.0+cpu is 2.13.0 in an index.
+    found = {name: versions[name].partition("+")[0] for name in serving if name in versions}
     return {**found, "numpy": facts["numpy"]}
 
 
@@ -193,11 +194,6 @@ def _files(folder: Path) -> list[Path]:
 
 def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-def _public(version: str) -> str:
-    """2.13.0+cpu -> 2.13.0: the version that an index knows."""
-    return version.partition("+")[0]
 
 
 def _save(path: Path, content: Mapping[str, Any]) -> None:

@@ -290,7 +290,9 @@ class Export:
 
     def result(self, wall_s: float) -> ExportResult:
         """Choose a build and write the artefact."""
-        contenders = [self._contender(a) for a in self.verified if self._measured(a)]
+        contenders = [
+            self._contender(a) for a in self.verified if self.rows[a.plan.id].latency is not None
+        ]
         chosen = choosing.choose(contenders, self.settings.goal)
         if chosen is not None:
             name, self.why = chosen
@@ -309,9 +311,6 @@ class Export:
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
         return result
 
-    def _measured(self, attempt: Attempt) -> bool:
-        return self.rows[attempt.plan.id].latency is not None
-
     def _contender(self, attempt: Attempt) -> choosing.Contender:
         row, timed = self.rows[attempt.plan.id], attempt.timed
         plan = attempt.plan
@@ -321,7 +320,8 @@ class Export:
             cost, rounds = float(row.size_bytes or 0), []
         elif self.settings.goal is Goal.THROUGHPUT and timed.points:
             size = _best_batch(timed)
-            rounds = [ms / size for ms in timed.medians(size)] or [1e3 / _most(timed)]
+            most = max(point.samples_per_s for point in timed.points)
+            rounds = [ms / size for ms in timed.medians(size)] or [1e3 / most]
             cost = sorted(rounds)[len(rounds) // 2]
         else:
             assert row.latency is not None
@@ -367,10 +367,6 @@ def _winner(result: ExportResult) -> ExportCandidate:
 
 def _best_batch(build: TimedBuild) -> int:
     return max(build.points, key=lambda point: point.samples_per_s).batch
-
-
-def _most(build: TimedBuild) -> float:
-    return max(point.samples_per_s for point in build.points)
 
 
 def _place(row: ExportCandidate, costs: dict[str, float]) -> tuple[int, float, str]:

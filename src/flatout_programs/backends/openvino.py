@@ -115,7 +115,16 @@ def _fastest(
     best, best_ms, error = None, 0.0, None
     for options in combinations:
         try:
-            ms = _median_ms(loading.start(folder, options, threads), call)
+            run = loading.start(folder, options, threads)
+            run(call)
+            times = []
+            for _ in range(ROUNDS):
+                began, calls = time.perf_counter(), 0
+                while calls == 0 or time.perf_counter() - began < ROUND_S:
+                    run(call)
+                    calls += 1
+                times.append((time.perf_counter() - began) / calls * 1e3)
+            ms = statistics.median(times)
         except Exception as problem:
             error = problem
             continue
@@ -125,15 +134,3 @@ def _fastest(
         assert error is not None
         raise error
     return best
-
-
-def _median_ms(run: Any, call: list[Any]) -> float:
-    run(call)
-    times = []
-    for _ in range(ROUNDS):
-        began, calls = time.perf_counter(), 0
-        while calls == 0 or time.perf_counter() - began < ROUND_S:
-            run(call)
-            calls += 1
-        times.append((time.perf_counter() - began) / calls * 1e3)
-    return statistics.median(times)

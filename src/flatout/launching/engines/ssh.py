@@ -202,7 +202,16 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
         where, index = _remote(folder.name, number[host.name]), str(number[host.name])
         _done(host, host.ask(BEGIN, where, index), "it could not be started")
 
-    job = _job(request, folder, machines)
+    leader = machines[0].name
+    extra = {
+        "hosts": ",".join(request.hosts),
+        "config": request.option("config"),
+        "monitor": f"flatout monitor {' '.join(request.hosts)}",
+        "results": f"{leader}:{_remote(folder.name, 0)}/code",
+    }
+    job = SubmittedJob(
+        "ssh", folder.name, request.name, str(folder), time.time(), len(machines), extra
+    )
     at_once(send, machines)
     try:
         at_once(begin, machines)
@@ -347,19 +356,6 @@ def _torch_of(lock: str) -> str:
 def _remote(folder: str, index: int) -> str:
     """A folder for each node below the home folder, which machines may share."""
     return f"{ROOT}/{folder}/node-{index}"
-
-
-def _job(request: LaunchRequest, folder: Path, machines: list[RemoteHost]) -> SubmittedJob:
-    leader = machines[0].name
-    extra = {
-        "hosts": ",".join(request.hosts),
-        "config": request.option("config"),
-        "monitor": f"flatout monitor {' '.join(request.hosts)}",
-        "results": f"{leader}:{_remote(folder.name, 0)}/code",
-    }
-    return SubmittedJob(
-        "ssh", folder.name, request.name, str(folder), time.time(), len(machines), extra
-    )
 
 
 def _machines(job: SubmittedJob) -> list[RemoteHost]:

@@ -101,7 +101,14 @@ class NodeGroup(StartedRanks):
     # Deciding -----------------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        self._pass_on_signals()
+        # Pass on the signals that other nodes have had.
+        while self._link.signals:
+            number = self._link.signals.popleft()
+            process = self._members[0].process
+            with suppress(OSError, ValueError):
+                if isinstance(process, subprocess.Popen):
+                    process.send_signal(number)
+            super().signal(number)
         if self._link.verdict is not None:
             return True
         over = super()._over()
@@ -112,16 +119,6 @@ class NodeGroup(StartedRanks):
 
     def _others(self) -> NodesStill:
         return self._link.others
-
-    def _pass_on_signals(self) -> None:
-        """Pass on the signals that other nodes have had."""
-        while self._link.signals:
-            number = self._link.signals.popleft()
-            process = self._members[0].process
-            with suppress(OSError, ValueError):
-                if isinstance(process, subprocess.Popen):
-                    process.send_signal(number)
-            super().signal(number)
 
     def _ended(self) -> None:
         """Say how it ended here, wait for the verdict of node 0, and tell that."""
