@@ -54,6 +54,9 @@ def interpreter() -> dict[str, Any]:
     copies = installed(sys.path)
     packages, duplicates = sorted_out(copies, conda_records(conda))
     by_name = {package["name"]: package for package in packages}
+    # The user's own site folder, unless Python was told to ignore it.
+    site: Any = sys.modules.get("site")
+    folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
     return {
         "executable": sys.executable or None,
         "version": ".".join(map(str, sys.version_info[:3])),
@@ -62,7 +65,7 @@ def interpreter() -> dict[str, Any]:
         "virtual_environment": sys.prefix != base,
         "conda": conda.is_dir(),
         "managed_by": managed_by(conda.is_dir(), sys.prefix != base),
-        "user_site": _user_site(),
+        "user_site": any(Path(entry).resolve() == folder for entry in sys.path),
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
         "packages": packages,
         "duplicates": duplicates,
@@ -301,13 +304,6 @@ def _refusal(question: Any) -> str | None:
     except Exception as error:
         return worded(error)
     return None
-
-
-def _user_site() -> bool:
-    """The user's own site folder, unless Python was told to ignore it."""
-    site: Any = sys.modules.get("site")
-    folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
-    return any(Path(entry).resolve() == folder for entry in sys.path)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -43,7 +43,13 @@ def write(
 ) -> None:
     """Write `load.py` and the first manifest beside the files that a build left in `folder`."""
     (folder / LOAD).write_text(program(plan.backend.id), encoding="utf-8", newline="\n")
-    packages = _packages(plan, versions, facts)
+    # The packages that `load.py` imports, with the versions used to verify it.
+    serving = [package.pip for package in plan.backend.serving]
+    if not plan.backend.torch_free:
+        serving = ["torch", *serving]
+    # 2.13.0+cpu is 2.13.0 in an index.
+    found = {name: versions[name].partition("+")[0] for name in serving if name in versions}
+    packages = {**found, "numpy": facts["numpy"]}
     manifest = {
         "schema": SCHEMA,
         "model": capture["model"],
@@ -72,18 +78,6 @@ def write(
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
-
-
-def _packages(
-    plan: BuildPlan, versions: Mapping[str, str], facts: Mapping[str, Any]
-) -> dict[str, str]:
-    """The packages that `load.py` imports, with the versions used to verify it."""
-    serving = [package.pip for package in plan.backend.serving]
-    if not plan.backend.torch_free:
-        serving = ["torch", *serving]
-    # 2.13.0+cpu is 2.13.0 in an index.
-    found = {name: versions[name].partition("+")[0] for name in serving if name in versions}
-    return {**found, "numpy": facts["numpy"]}
 
 
 def program(backend: str) -> str:

@@ -115,23 +115,18 @@ class Export:
         self.prepared = self.folder / "prepared"
 
     def _order(self, do: str, **more: Any) -> dict[str, Any]:
+        # Compilers' caches for all builds and later exports: headers alone take half a minute. A
+        # process that serves gets its own empty cache, as where the model will be served.
+        usual = run_folders.ROOT / "cache"
+        own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
         return {
             "do": do,
             "capture": str(self.capture.resolve()),
             "prepared": str(self.prepared.resolve()),
             "threads": self.threads,
-            "compiled": str(self._compiled().resolve()),
+            "compiled": str((usual if own else self.folder / "scratch").resolve()),
             **more,
         }
-
-    def _compiled(self) -> Path:
-        """Compilers' caches for all builds and later exports: headers alone take half a minute.
-
-        A process that serves gets its own empty cache, as where the model will be served.
-        """
-        usual = run_folders.ROOT / "cache"
-        own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
-        return usual if own else self.folder / "scratch"
 
     def _memory(self) -> int:
         """Bytes that the next process may take, besides the running ones."""
@@ -307,7 +302,8 @@ class Export:
         if result.chosen is not None:
             built = next(a.folder for a in self.verified if a.plan.id == result.chosen)
             more = {"notes": list(result.notes), "metric": result.metric, "why": result.why}
-            artefact.keep(built, self.settings.out, _winner(result), result.candidates, more)
+            assert result.winner is not None
+            artefact.keep(built, self.settings.out, result.winner, result.candidates, more)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
         return result
 
@@ -358,11 +354,6 @@ class Export:
             run_folder=self.folder,
             wall_s=wall_s,
         )
-
-
-def _winner(result: ExportResult) -> ExportCandidate:
-    assert result.winner is not None
-    return result.winner
 
 
 def _best_batch(build: TimedBuild) -> int:

@@ -70,7 +70,10 @@ def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
     first: the source that ended first by the engine's account; empty if unknown.
     """
     by_source: dict[str, list[str]] = {}
-    for line in _all(job):
+    # All lines of a job that has ended.
+    engine = engines.load(job.engine)
+    lines = engine.logs(job)
+    for line in islice(_rest(lines, engine.ENGINE.logs_end, time.sleep), MOST_LINES):
         by_source.setdefault(line.source, []).append(line.text)
     said = _said_by_run(job, by_source)
     if said is not None:
@@ -193,10 +196,3 @@ def _rest(
         else:
             return
         wait(WAIT_S)
-
-
-def _all(job: SubmittedJob) -> Iterator[LogLine]:
-    """All lines of a job that has ended."""
-    engine = engines.load(job.engine)
-    lines = engine.logs(job)
-    return islice(_rest(lines, engine.ENGINE.logs_end, time.sleep), MOST_LINES)

@@ -58,7 +58,7 @@ def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
     request = replace(request, launch_folder=folder)
     if chosen.ENGINE.travels:
         request = replace(request, packed=packing.select(request.folder))
-        # Check that script and plan are among the files sent. Raises UserError.
+        # Script and plan must be among the files sent.
         assert request.packed is not None
         plan = request.plan.as_posix() if request.plan is not None else None
         for word in (*[word for word in request.argv[:1] if word.endswith(".py")], plan):

@@ -73,8 +73,18 @@ class RayApi:
             return []
 
     def _ask(self, method: str, path: str) -> Any:
+        # The headers that Ray's own command sends.
+        headers: dict[str, str] = {"Accept": "application/json"}
+        try:
+            given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")
+            headers |= {str(name): str(value) for name, value in given.items()}
+        except (ValueError, AttributeError):
+            pass
+        token = os.environ.get("RAY_AUTH_TOKEN") or _token_file()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(
-            self.address.rstrip("/") + path, method=method, headers=_headers()
+            self.address.rstrip("/") + path, method=method, headers=headers
         )
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read())
@@ -93,20 +103,6 @@ def address(asked: str) -> str:
             "--set address=http://HOST:8265",
         )
     return DEFAULT  # RAY_ADDRESS may name the other port, which accepts no jobs
-
-
-def _headers() -> dict[str, str]:
-    """The headers that Ray's own command sends."""
-    headers: dict[str, str] = {"Accept": "application/json"}
-    try:
-        given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")
-        headers |= {str(name): str(value) for name, value in given.items()}
-    except (ValueError, AttributeError):
-        pass
-    token = os.environ.get("RAY_AUTH_TOKEN") or _token_file()
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
 
 
 def _token_file() -> str:

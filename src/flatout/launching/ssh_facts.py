@@ -151,7 +151,12 @@ def look(machines: Sequence[RemoteHost], request: LaunchRequest) -> list[HostFac
     facts = at_once(one, machines)
     for host, known in zip(machines, facts, strict=True):
         _check(host, known, request, python)
-    _check_alike(machines, facts)
+    versions = {host.name: known.flatout for host, known in zip(machines, facts, strict=True)}
+    if len(set(versions.values())) > 1:
+        said = ", ".join(f"{version} on {name}" for name, version in versions.items())
+        raise UserError(
+            f"flatout differs between the machines: {said}", "install the same version on all"
+        )
     return facts
 
 
@@ -265,13 +270,3 @@ def _check(host: RemoteHost, known: HostFacts, request: LaunchRequest, python: s
     size = request.packed.size_bytes if request.packed is not None else 0
     if known.free_bytes < size + SPARE_BYTES:
         raise UserError(f"{host.name}: the disk of its home folder is full", "make room there", 1)
-
-
-def _check_alike(machines: Sequence[RemoteHost], facts: Sequence[HostFacts]) -> None:
-    """Check that the nodes' versions match. Raises UserError."""
-    versions = {host.name: known.flatout for host, known in zip(machines, facts, strict=True)}
-    if len(set(versions.values())) > 1:
-        said = ", ".join(f"{version} on {name}" for name, version in versions.items())
-        raise UserError(
-            f"flatout differs between the machines: {said}", "install the same version on all"
-        )

@@ -85,20 +85,17 @@ def build(
         port.get_tensor().set_names({name})  # as in the manifest, for use elsewhere
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
     precision = "bf16" if variant == "bf16" else "f32"
-    return _fastest(captured, folder, _combinations(captured, precision), settings["threads"])
-
-
-def _combinations(captured: Captured, precision: str) -> list[dict[str, Any]]:
-    """Settings worth trying: both hints, and a second model for batch 1 with fixed shapes."""
+    # Settings worth trying: both hints, and a second model for batch 1 with fixed shapes.
     axes = captured.prepared["input_axes"]
     singles = (
         [None, axes] if captured.batch_dynamic and any(a is not None for a in axes) else [None]
     )
-    return [
+    combinations = [
         {"precision": precision, "hint": hint, "single": single}
         for single in singles
         for hint in ("LATENCY", "THROUGHPUT")
     ]
+    return _fastest(captured, folder, combinations, settings["threads"])
 
 
 def _fastest(

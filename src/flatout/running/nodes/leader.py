@@ -100,22 +100,22 @@ class NodeLeader:
                     self._safely(node, node.lines.flush if node.lines else lambda: None)
                 self._decide(now)
         finally:
-            self._shut()
+            self._listener.close()
+            for lines in [
+                *(g.lines for g in self._guests),
+                *(n.lines for n in self._book.connected),
+            ]:
+                if lines is not None:
+                    lines.close()
+            if self._reserved is not None:
+                self._reserved.close()
+            self._selector.close()
 
     def _done(self) -> bool:
         at = self._closing_at
         if at is None:
             return False
         return time.monotonic() > at or (self._over and not self._book.connected)
-
-    def _shut(self) -> None:
-        self._listener.close()
-        for lines in [*(g.lines for g in self._guests), *(n.lines for n in self._book.connected)]:
-            if lines is not None:
-                lines.close()
-        if self._reserved is not None:
-            self._reserved.close()
-        self._selector.close()
 
     def _accept(self) -> None:
         with suppress(OSError):

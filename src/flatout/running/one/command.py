@@ -60,13 +60,23 @@ def resolve(
     interpreter = chosen_python(python)
     if module is not None:
         argv = (interpreter, "-m", module, *words)
-        return Command(argv, _module_file(module), interpreter, ("-m", module, *words))
+        # The file that `python -m module` runs, if it lies under the working folder.
+        base = Path(*module.split("."))
+        candidates = (base.with_name(f"{base.name}.py"), base / "__main__.py")
+        file = next((path for path in candidates if path.is_file()), None)
+        return Command(argv, file, interpreter, ("-m", module, *words))
     if not words:
         raise UserError("no script is named", f"flatout {verb} train.py", 2)
     if words[0].lower().endswith(SCRIPT_SUFFIXES):
         script = _script(words[0])
         return Command((interpreter, *words), script, interpreter, tuple(words))
-    program = _find(words[0], interpreter) or _no_command(words, verb)
+    # The program is searched for first beside the user's Python.
+    beside = Path(interpreter).parent
+    # conda on Windows keeps python.exe one level above the commands of its packages.
+    folders = [beside, beside / "Scripts"] if sys.platform == "win32" else [beside]
+    searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
+    path = shutil.which(words[0], path=searched)
+    program = str(Path(path).absolute()) if path else _no_command(words, verb)
     return Command((program, *words[1:]), _script_among(words[1:]), interpreter, tuple(words))
 
 
@@ -149,16 +159,6 @@ def _python_in(environment: Path) -> str | None:
     return next((str(path) for path in candidates if os.access(path, os.X_OK)), None)
 
 
-def _find(name: str, python: str) -> str | None:
-    """The executable called `name`, searched for first beside the user's Python."""
-    beside = Path(python).parent
-    # conda on Windows keeps python.exe one level above the commands of its packages.
-    folders = [beside, beside / "Scripts"] if sys.platform == "win32" else [beside]
-    searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
-    path = shutil.which(name, path=searched)
-    return str(Path(path).absolute()) if path else None
-
-
 def _script(name: str) -> Path:
     path = Path(name)
     if path.is_file():
@@ -167,7 +167,15 @@ def _script(name: str) -> Path:
         raise UserError(f"{name} is a folder, not a script", "name the script in it", 2)
     if path.exists():
         raise UserError(f"{name} is not a regular file", "name a script that is one", 2)
-    near = _near_scripts(path)
+    # Scripts here or below with the same name, and beside it with almost the same.
+    namesakes = [str(script) for script in _scripts_below(Path()) if script.name == path.name]
+    neighbours: dict[str, str] = {}
+    with suppress(OSError):
+        beside = (file for file in path.parent.iterdir() if file.suffix in SCRIPT_SUFFIXES)
+        neighbours = {script.name: str(script) for script in beside}
+    close = difflib.get_close_matches(path.name, neighbours, n=2, cutoff=0.7)
+    similar = [neighbours[name] for name in close]
+    near = [*dict.fromkeys([*similar, *sorted(namesakes, key=len)])][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"look for it: {_list_command(path)}"
     raise UserError(f"no such script: {name} (in {Path.cwd()})", hint, 2)
 
@@ -177,18 +185,6 @@ def _list_command(path: Path) -> str:
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     shown = folder if folder != Path.cwd() else Path()
     return f"dir {shown}" if sys.platform == "win32" else f"ls {shlex.quote(str(shown))}"
-
-
-def _near_scripts(path: Path) -> list[str]:
-    """Scripts here or below with the same name, and beside it with almost the same."""
-    namesakes = [str(script) for script in _scripts_below(Path()) if script.name == path.name]
-    neighbours: dict[str, str] = {}
-    with suppress(OSError):
-        beside = (file for file in path.parent.iterdir() if file.suffix in SCRIPT_SUFFIXES)
-        neighbours = {script.name: str(script) for script in beside}
-    close = difflib.get_close_matches(path.name, neighbours, n=2, cutoff=0.7)
-    similar = [neighbours[name] for name in close]
-    return [*dict.fromkeys([*similar, *sorted(namesakes, key=len)])][:3]
 
 
 def _scripts_below(folder: Path) -> Iterator[Path]:
@@ -225,12 +221,6 @@ def _no_command(words: Sequence[str], verb: str) -> str:
     script = Path(f"{name}.py")
     if script.is_file():
         raise UserError(f"no such command: {name}", f"did you mean {script}?", 2)
-    close = difflib.get_close_matches(name, _commands_on_path(), n=3, cutoff=0.75)
-    hint = f"did you mean {' or '.join(close)}?" if close else "check the spelling and PATH"
-    raise UserError(f"no such command: {name}", hint, 2)
-
-
-def _commands_on_path() -> list[str]:
     folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
     names: dict[str, None] = {}
     for folder in folders:
@@ -238,17 +228,12 @@ def _commands_on_path() -> list[str]:
             names.update(dict.fromkeys(path.name for path in folder.iterdir()))
         except OSError:
             continue
-    return list(names)
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.75)
+    hint = f"did you mean {' or '.join(close)}?" if close else "check the spelling and PATH"
+    raise UserError(f"no such command: {name}", hint, 2)
 
 
 def _script_among(words: Sequence[str]) -> Path | None:
     """The first word that is a script, as in `torchrun --nproc-per-node 2 train.py ...`."""
     paths = (Path(word) for word in words if word.lower().endswith(SCRIPT_SUFFIXES))
     return next((path for path in paths if path.is_file()), None)
-
-
-def _module_file(module: str) -> Path | None:
-    """The file that `python -m module` runs, if it lies under the working folder."""
-    base = Path(*module.split("."))
-    candidates = (base.with_name(f"{base.name}.py"), base / "__main__.py")
-    return next((path for path in candidates if path.is_file()), None)

@@ -68,7 +68,12 @@ class NativeStart:
         if place.machines > 1:
             variables.update(_over_machines(place, base))
             if by_slurm:
-                variables.update(_as_slurm_tasks(local, place))
+                # As if Slurm had started a task for each rank: some programs read nothing else.
+                variables["SLURM_PROCID"] = str(place.first + local)
+                variables["SLURM_LOCALID"] = str(local)
+                variables["SLURM_NODEID"] = str(place.machine)
+                for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"):
+                    variables[name] = str(place.total)
         return variables
 
     def begun(self) -> NativeStart:
@@ -123,17 +128,6 @@ def interface(address: str) -> str | None:
         if any(entry.address.partition("%")[0] == bare for entry in entries):
             return name
     return None
-
-
-def _as_slurm_tasks(local: int, place: RankPlace) -> dict[str, str]:
-    """As if Slurm had started a task for each rank: some programs read nothing else."""
-    rank, total = str(place.first + local), str(place.total)
-    return {
-        "SLURM_PROCID": rank,
-        "SLURM_LOCALID": str(local),
-        "SLURM_NODEID": str(place.machine),
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), total),
-    }
 
 
 def starts_group(script: Path | None) -> bool:
