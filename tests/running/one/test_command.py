@@ -48,10 +48,6 @@ def test_a_module_runs_with_dash_m(here: Path) -> None:
     assert made.script == Path("pkg/train.py")
     assert made.display == ("-m", "pkg.train", "--epochs", "3")
     assert command.resolve([], module="torch.utils.bottleneck").script is None
-
-
-def test_a_package_runs_its_main(here: Path) -> None:
-    (here / "pkg").mkdir()
     (here / "pkg" / "__main__.py").write_text("")
     assert command.resolve([], module="pkg").script == Path("pkg/__main__.py")
 

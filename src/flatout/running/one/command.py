@@ -77,7 +77,10 @@ def resolve(
     searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
     path = shutil.which(words[0], path=searched)
     program = str(Path(path).absolute()) if path else _no_command(words, verb)
-    return Command((program, *words[1:]), _script_among(words[1:]), interpreter, tuple(words))
+    # The first word that is a script, as in `torchrun --nproc-per-node 2 train.py ...`.
+    scripts = (Path(word) for word in words[1:] if word.lower().endswith(SCRIPT_SUFFIXES))
+    script_among = next((path for path in scripts if path.is_file()), None)
+    return Command((program, *words[1:]), script_among, interpreter, tuple(words))
 
 
 def script_sha256(script: Path | None) -> str | None:
@@ -120,18 +123,14 @@ def default_python(environ: Mapping[str, str] | None = None) -> str:
         folders = (path or "").split(os.pathsep)
         path = os.pathsep.join(item for item in folders if not _is_own(Path(item).parent))
     if sys.platform == "win32":
-        return _on_path_of_windows(path or "") or sys.executable
+        # Few have a python3.exe, and the store's stubs have 0 bytes.
+        for folder in filter(None, (path or "").split(os.pathsep)):
+            for name in WINDOWS_NAMES:
+                with suppress(OSError):
+                    if Path(folder, name).stat().st_size:
+                        return str(Path(folder, name))
+        return sys.executable
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or sys.executable
-
-
-def _on_path_of_windows(path: str) -> str | None:
-    """The first Python on PATH. Few have a python3.exe, and the store's stubs have 0 bytes."""
-    for folder in filter(None, path.split(os.pathsep)):
-        for name in WINDOWS_NAMES:
-            with suppress(OSError):
-                if Path(folder, name).stat().st_size:
-                    return str(Path(folder, name))
-    return None
 
 
 def _is_own(environment: Path) -> bool:
@@ -176,15 +175,13 @@ def _script(name: str) -> Path:
     close = difflib.get_close_matches(path.name, neighbours, n=2, cutoff=0.7)
     similar = [neighbours[name] for name in close]
     near = [*dict.fromkeys([*similar, *sorted(namesakes, key=len)])][:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"look for it: {_list_command(path)}"
+    hint = f"did you mean {' or '.join(near)}?"
+    if not near:
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        shown = folder if folder != Path.cwd() else Path()
+        lists = f"dir {shown}" if sys.platform == "win32" else f"ls {shlex.quote(str(shown))}"
+        hint = f"look for it: {lists}"
     raise UserError(f"no such script: {name} (in {Path.cwd()})", hint, 2)
-
-
-def _list_command(path: Path) -> str:
-    """The shell command that lists the nearest folder that exists."""
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-    shown = folder if folder != Path.cwd() else Path()
-    return f"dir {shown}" if sys.platform == "win32" else f"ls {shlex.quote(str(shown))}"
 
 
 def _scripts_below(folder: Path) -> Iterator[Path]:
@@ -231,9 +228,3 @@ def _no_command(words: Sequence[str], verb: str) -> str:
     close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.75)
     hint = f"did you mean {' or '.join(close)}?" if close else "check the spelling and PATH"
     raise UserError(f"no such command: {name}", hint, 2)
-
-
-def _script_among(words: Sequence[str]) -> Path | None:
-    """The first word that is a script, as in `torchrun --nproc-per-node 2 train.py ...`."""
-    paths = (Path(word) for word in words if word.lower().endswith(SCRIPT_SUFFIXES))
-    return next((path for path in paths if path.is_file()), None)
