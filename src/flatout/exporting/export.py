@@ -49,7 +49,7 @@ def run(
     began = time.monotonic()
     captured = read(capture)
     artefact.check_target(settings.out)
-    export = Export(capture, captured, settings, tell or _silent)
+    export = Export(capture, captured, settings, tell or (lambda step: None))
     with ExitStack() as processes:
         export.prepare()
         for plan in candidates.plans(settings):
@@ -78,10 +78,6 @@ def read(capture: Path) -> dict[str, Any]:
             "capture again: flatout export train.py",
         )
     return dict(facts)
-
-
-def _silent(step: str) -> None:
-    del step
 
 
 @dataclass

@@ -56,7 +56,10 @@ def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Ite
         changed = questions.ask()
         if changed is not None and not changed.final:
             yield changed
-        yield from _waiting(lines)
+        for line in lines:
+            if line is None:  # no more are available now
+                break
+            yield line
         if changed is not None and changed.final:
             yield from _rest(lines, engine.ENGINE.logs_end, wait)
             yield changed
@@ -170,14 +173,6 @@ class _Questions:
         self._known = state
         self._asked = min(self._asked, 2)  # further changes often follow soon
         return state
-
-
-def _waiting(lines: Iterator[LogLine | None]) -> Iterator[LogLine]:
-    """The lines available now."""
-    for line in lines:
-        if line is None:
-            return
-        yield line
 
 
 def _rest(

@@ -94,7 +94,9 @@ def submit(prepared: PreparedLaunch) -> SubmittedJob:
     request = prepared.request
     folder = request.launch_folder
     folders.make(folder)
-    folders.write((*prepared.files, *_lock(request)), folder)
+    # The packages of the launching environment, to compare with and to install from.
+    lock = (LaunchFile(LOCK, request.lock),) if request.lock else ()
+    folders.write((*prepared.files, *lock), folder)
     try:
         job = engine(request.engine).submit(request, folder)
     except UserError as error:
@@ -156,12 +158,6 @@ def _check_program(request: LaunchRequest) -> None:
             "put its options before the script's name and the script's after it; see flatout"
             " launch --help",
         )
-
-
-def _lock(request: LaunchRequest) -> Iterator[LaunchFile]:
-    """The packages of the launching environment, to compare with and to install from."""
-    if request.lock:
-        yield LaunchFile(LOCK, request.lock)
 
 
 def _left_out(packed: PackedCode | None, expected: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,11 @@ class RayApi:
             headers |= {str(name): str(value) for name, value in given.items()}
         except (ValueError, AttributeError):
             pass
-        token = os.environ.get("RAY_AUTH_TOKEN") or _token_file()
+        token = os.environ.get("RAY_AUTH_TOKEN")
+        if not token:
+            file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token")
+            with suppress(OSError):
+                token = file.expanduser().read_text(encoding="utf-8").strip()
         if token:
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(
@@ -103,11 +108,3 @@ def address(asked: str) -> str:
             "--set address=http://HOST:8265",
         )
     return DEFAULT  # RAY_ADDRESS may name the other port, which accepts no jobs
-
-
-def _token_file() -> str:
-    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

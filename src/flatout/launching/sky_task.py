@@ -157,16 +157,13 @@ def _setup(request: LaunchRequest) -> tuple[str, str]:
         return why, f"command -v flatout >/dev/null || {INSTALL}\n"
     travels = request.packed is not None and REQUIREMENTS in request.packed.files
     needed = f"-r {REQUIREMENTS}" if travels else "torch"
+    # Python of the launching environment, if flatout supports it.
+    match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
+    python = match[1] if match and int(match[2]) >= 11 else PYTHON
     lines = [
-        f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {_python(request)} {ENVIRONMENT}",
+        f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {python} {ENVIRONMENT}",
         f". {ENVIRONMENT}/bin/activate",
         request.option("setup") or f"python -m pip install --quiet {needed}",
         INSTALL,
     ]
     return "What the script imports; SkyPilot's machines have uv.", "\n".join(lines) + "\n"
-
-
-def _python(request: LaunchRequest) -> str:
-    """Python of the launching environment, if flatout supports it."""
-    match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
-    return match[1] if match and int(match[2]) >= 11 else PYTHON

@@ -135,7 +135,13 @@ class NodeGroup(StartedRanks):
             )
             self._link.failed(own, crash, lost)
         self._link.send(ended=self._members[0].code or 0)
-        self._wait_for_verdict()
+        # Other ranks may train or save for long, but not after a signal that ends the job.
+        while self._link.verdict is None:
+            at = self._interrupted_at
+            if at is not None and time.monotonic() - at > self._node_limits.interrupted_s:
+                break
+            self._link.signals.clear()
+            time.sleep(self.limits.poll_s)
         verdict = self._link.verdict
         self.failure = verdict.failure if verdict is not None else own
         if verdict is None or not verdict.again:
@@ -146,12 +152,3 @@ class NodeGroup(StartedRanks):
         leader_is_gone = failure.ending == "gone" and failure.rank == 0
         if self._index == 0 or leader_is_gone:
             self._tell(failure)
-
-    def _wait_for_verdict(self) -> None:
-        """Other ranks may train or save for long, but not after a signal that ends the job."""
-        while self._link.verdict is None:
-            at = self._interrupted_at
-            if at is not None and time.monotonic() - at > self._node_limits.interrupted_s:
-                return
-            self._link.signals.clear()
-            time.sleep(self.limits.poll_s)

@@ -66,7 +66,11 @@ class NativeStart:
             # As `accelerate launch --cpu`: else each rank on CPU cores believes that it is alone.
             variables["ACCELERATE_USE_CPU"] = "true"
         if place.machines > 1:
-            variables.update(_over_machines(place, base))
+            variables["NODE_RANK"], variables["NNODES"] = str(place.machine), str(place.machines)
+            # By default gloo takes the address of the host's name, which on many systems is
+            # 127.0.1.1: ranks of other machines would look for this one on their own machine.
+            if not base.get(GLOO_INTERFACE) and (card := interface(place.host)) is not None:
+                variables[GLOO_INTERFACE] = card
             if by_slurm:
                 # As if Slurm had started a task for each rank: some programs read nothing else.
                 variables["SLURM_PROCID"] = str(place.first + local)
@@ -103,18 +107,6 @@ def _as_torchrun(local: int, size: int, place: RankPlace) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"flatout-{port}",  # Lightning looks for it
     }
-
-
-def _over_machines(place: RankPlace, base: Mapping[str, str]) -> dict[str, str]:
-    """What some programs also read, and the network interface for gloo.
-
-    By default gloo takes the address of the host's name, which on many systems is 127.0.1.1: ranks
-    of other machines would look for this one on their own machine.
-    """
-    variables = {"NODE_RANK": str(place.machine), "NNODES": str(place.machines)}
-    if not base.get(GLOO_INTERFACE) and (name := interface(place.host)) is not None:
-        variables[GLOO_INTERFACE] = name
-    return variables
 
 
 def interface(address: str) -> str | None:
