@@ -54,6 +54,9 @@ def interpreter() -> dict[str, Any]:
     copies = installed(sys.path)
     packages, duplicates = sorted_out(copies, conda_records(conda))
     by_name = {package["name"]: package for package in packages}
+    # The user's own site folder, unless Python was told to ignore it.
+    site: Any = sys.modules.get("site")
+    folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
     return {
         "executable": sys.executable or None,
         "version": ".".join(map(str, sys.version_info[:3])),
@@ -62,7 +65,7 @@ def interpreter() -> dict[str, Any]:
         "virtual_environment": sys.prefix != base,
         "conda": conda.is_dir(),
         "managed_by": managed_by(conda.is_dir(), sys.prefix != base),
-        "user_site": _user_site(),
+        "user_site": any(Path(entry).resolve() == folder for entry in sys.path),
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
         "packages": packages,
         "duplicates": duplicates,
@@ -158,7 +161,8 @@ def torch_files(
 ) -> dict[str, Any] | None:
     """Facts of torch from its files alone, or None if it is not installed."""
     package = packages.get("torch")
-    folder = _package_folder("torch")
+    origin = getattr(_answer(lambda: importlib.util.find_spec("torch")), "origin", None)
+    folder = Path(origin).parent if origin and Path(origin).is_file() else None
     if package is None and folder is None:
         return None
     values = constants(_read(folder / "version.py") if folder else "")
@@ -300,21 +304,6 @@ def _refusal(question: Any) -> str | None:
     except Exception as error:
         return worded(error)
     return None
-
-
-def _package_folder(name: str) -> Path | None:
-    """Where the package would be imported from, or None if nowhere or from an empty folder of that
-    name.
-    """
-    origin = getattr(_answer(lambda: importlib.util.find_spec(name)), "origin", None)
-    return Path(origin).parent if origin and Path(origin).is_file() else None
-
-
-def _user_site() -> bool:
-    """The user's own site folder, unless Python was told to ignore it."""
-    site: Any = sys.modules.get("site")
-    folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
-    return any(Path(entry).resolve() == folder for entry in sys.path)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -69,16 +69,13 @@ def measured(torch: Any, device: str, size: int, budget_s: float) -> float:
     times: list[float] = []
     calls, spent_s = 1, 0.0
     for _ in range(2):  # the first connects
-        calls = _calls(_batch_s(torch, device, values, calls) / calls)
+        one_s = _batch_s(torch, device, values, calls) / calls
+        calls = max(1, min(MOST_CALLS, round(BATCH_S / max(one_s, 1e-7))))
     while len(times) < FEWEST or spent_s < budget_s:
         batch_s = _batch_s(torch, device, values, calls)
         times.append(batch_s / calls)
         spent_s += batch_s
     return statistics.median(times)
-
-
-def _calls(one_s: float) -> int:
-    return max(1, min(MOST_CALLS, round(BATCH_S / max(one_s, 1e-7))))
 
 
 def _batch_s(torch: Any, device: str, values: Any, calls: int) -> float:

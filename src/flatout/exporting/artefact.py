@@ -43,7 +43,13 @@ def write(
 ) -> None:
     """Write `load.py` and the first manifest beside the files that a build left in `folder`."""
     (folder / LOAD).write_text(program(plan.backend.id), encoding="utf-8", newline="\n")
-    packages = _packages(plan, versions, facts)
+    # The packages that `load.py` imports, with the versions used to verify it.
+    serving = [package.pip for package in plan.backend.serving]
+    if not plan.backend.torch_free:
+        serving = ["torch", *serving]
+    # 2.13.0+cpu is 2.13.0 in an index.
+    found = {name: versions[name].partition("+")[0] for name in serving if name in versions}
+    packages = {**found, "numpy": facts["numpy"]}
     manifest = {
         "schema": SCHEMA,
         "model": capture["model"],
@@ -72,17 +78,6 @@ def write(
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
-
-
-def _packages(
-    plan: BuildPlan, versions: Mapping[str, str], facts: Mapping[str, Any]
-) -> dict[str, str]:
-    """The packages that `load.py` imports, with the versions used to verify it."""
-    serving = [package.pip for package in plan.backend.serving]
-    if not plan.backend.torch_free:
-        serving = ["torch", *serving]
-    found = {name: _public(versions[name]) for name in serving if name in versions}
-    return {**found, "numpy": facts["numpy"]}
 
 
 def program(backend: str) -> str:
@@ -193,11 +188,6 @@ def _files(folder: Path) -> list[Path]:
 
 def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-def _public(version: str) -> str:
-    """2.13.0+cpu -> 2.13.0: the version that an index knows."""
-    return version.partition("+")[0]
 
 
 def _save(path: Path, content: Mapping[str, Any]) -> None:

@@ -48,8 +48,9 @@ def plans(settings: ExportSettings) -> list[BuildPlan]:
 
     Raises UserError for an unknown backend.
     """
+    ids = {BuildPlan(backend, item).id for backend in backends.every() for item in backend.variants}
     for name in (*settings.only, *settings.skip):
-        if name not in _words():
+        if name not in ids | set(backends.ids()):
             raise UserError(
                 f"there is no backend {name!r}", f"backends: {', '.join(backends.ids())}"
             )
@@ -71,11 +72,6 @@ def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object])
     if plan.precision is BuildPrecision.QUANTISED and QUANTISED not in settings.allow:
         return "quantisation changes results: allow it with --allow int8"
     return ""
-
-
-def _words() -> set[str]:
-    ids = {BuildPlan(backend, item).id for backend in backends.every() for item in backend.variants}
-    return ids | set(backends.ids())
 
 
 def _wanted(plan: BuildPlan, settings: ExportSettings) -> bool:

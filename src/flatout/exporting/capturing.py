@@ -17,7 +17,7 @@ from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.running.one import folder as folders
 from flatout.running.one import foreground, standard_input
 from flatout.running.one.command import Command
-from flatout.running.one.records import Process, Processes
+from flatout.running.one.records import Processes
 from flatout.running.one.trial_process import (
     GIVE_INPUT,
     LOG,
@@ -118,7 +118,7 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
         returncode = program.returncode
         program.stop()
         tail = "".join(f"\n  | {line}" for line in program.log_tail(LOG_LINES))
-    if not any(map(_answered, processes.all)):
+    if not any(process.export or process.export_refused for process in processes.all):
         if late:
             raise UserError(
                 f"no evaluation of a model was seen within {request.limit_s:.0f} s{tail}",
@@ -139,10 +139,6 @@ def _follow(program: TrialProcess, processes: Processes, deadline: float) -> boo
             return True
         time.sleep(POLL_S)
     return False
-
-
-def _answered(process: Process) -> bool:
-    return process.export is not None or process.export_refused is not None
 
 
 def _add(processes: Processes, records: Iterable[tuple[int, wire.Record]]) -> None:

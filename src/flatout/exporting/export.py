@@ -49,7 +49,7 @@ def run(
     began = time.monotonic()
     captured = read(capture)
     artefact.check_target(settings.out)
-    export = Export(capture, captured, settings, tell or _silent)
+    export = Export(capture, captured, settings, tell or (lambda step: None))
     with ExitStack() as processes:
         export.prepare()
         for plan in candidates.plans(settings):
@@ -78,10 +78,6 @@ def read(capture: Path) -> dict[str, Any]:
             "capture again: flatout export train.py",
         )
     return dict(facts)
-
-
-def _silent(step: str) -> None:
-    del step
 
 
 @dataclass
@@ -115,23 +111,18 @@ class Export:
         self.prepared = self.folder / "prepared"
 
     def _order(self, do: str, **more: Any) -> dict[str, Any]:
+        # Compilers' caches for all builds and later exports: headers alone take half a minute. A
+        # process that serves gets its own empty cache, as where the model will be served.
+        usual = run_folders.ROOT / "cache"
+        own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
         return {
             "do": do,
             "capture": str(self.capture.resolve()),
             "prepared": str(self.prepared.resolve()),
             "threads": self.threads,
-            "compiled": str(self._compiled().resolve()),
+            "compiled": str((usual if own else self.folder / "scratch").resolve()),
             **more,
         }
-
-    def _compiled(self) -> Path:
-        """Compilers' caches for all builds and later exports: headers alone take half a minute.
-
-        A process that serves gets its own empty cache, as where the model will be served.
-        """
-        usual = run_folders.ROOT / "cache"
-        own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
-        return usual if own else self.folder / "scratch"
 
     def _memory(self) -> int:
         """Bytes that the next process may take, besides the running ones."""
@@ -290,7 +281,9 @@ class Export:
 
     def result(self, wall_s: float) -> ExportResult:
         """Choose a build and write the artefact."""
-        contenders = [self._contender(a) for a in self.verified if self._measured(a)]
+        contenders = [
+            self._contender(a) for a in self.verified if self.rows[a.plan.id].latency is not None
+        ]
         chosen = choosing.choose(contenders, self.settings.goal)
         if chosen is not None:
             name, self.why = chosen
@@ -305,12 +298,10 @@ class Export:
         if result.chosen is not None:
             built = next(a.folder for a in self.verified if a.plan.id == result.chosen)
             more = {"notes": list(result.notes), "metric": result.metric, "why": result.why}
-            artefact.keep(built, self.settings.out, _winner(result), result.candidates, more)
+            assert result.winner is not None
+            artefact.keep(built, self.settings.out, result.winner, result.candidates, more)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
         return result
-
-    def _measured(self, attempt: Attempt) -> bool:
-        return self.rows[attempt.plan.id].latency is not None
 
     def _contender(self, attempt: Attempt) -> choosing.Contender:
         row, timed = self.rows[attempt.plan.id], attempt.timed
@@ -321,7 +312,8 @@ class Export:
             cost, rounds = float(row.size_bytes or 0), []
         elif self.settings.goal is Goal.THROUGHPUT and timed.points:
             size = _best_batch(timed)
-            rounds = [ms / size for ms in timed.medians(size)] or [1e3 / _most(timed)]
+            most = max(point.samples_per_s for point in timed.points)
+            rounds = [ms / size for ms in timed.medians(size)] or [1e3 / most]
             cost = sorted(rounds)[len(rounds) // 2]
         else:
             assert row.latency is not None
@@ -360,17 +352,8 @@ class Export:
         )
 
 
-def _winner(result: ExportResult) -> ExportCandidate:
-    assert result.winner is not None
-    return result.winner
-
-
 def _best_batch(build: TimedBuild) -> int:
     return max(build.points, key=lambda point: point.samples_per_s).batch
-
-
-def _most(build: TimedBuild) -> float:
-    return max(point.samples_per_s for point in build.points)
 
 
 def _place(row: ExportCandidate, costs: dict[str, float]) -> tuple[int, float, str]:

@@ -111,7 +111,14 @@ def lines_of(
                 return
             yield line
     finally:
-        _end(process, reader)
+        if process.poll() is None:
+            process.terminate()
+        process.wait()
+        reader.join(5)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
 
 
 def _read(process: subprocess.Popen[str], waiting: queue.SimpleQueue[str | None]) -> None:
@@ -120,14 +127,3 @@ def _read(process: subprocess.Popen[str], waiting: queue.SimpleQueue[str | None]
     for line in process.stdout:
         waiting.put(line.rstrip("\n"))
     waiting.put(None)
-
-
-def _end(process: subprocess.Popen[str], reader: threading.Thread) -> None:
-    if process.poll() is None:
-        process.terminate()
-    process.wait()
-    reader.join(5)
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()

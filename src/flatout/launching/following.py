@@ -56,7 +56,10 @@ def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Ite
         changed = questions.ask()
         if changed is not None and not changed.final:
             yield changed
-        yield from _waiting(lines)
+        for line in lines:
+            if line is None:  # no more are available now
+                break
+            yield line
         if changed is not None and changed.final:
             yield from _rest(lines, engine.ENGINE.logs_end, wait)
             yield changed
@@ -70,7 +73,10 @@ def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
     first: the source that ended first by the engine's account; empty if unknown.
     """
     by_source: dict[str, list[str]] = {}
-    for line in _all(job):
+    # All lines of a job that has ended.
+    engine = engines.load(job.engine)
+    lines = engine.logs(job)
+    for line in islice(_rest(lines, engine.ENGINE.logs_end, time.sleep), MOST_LINES):
         by_source.setdefault(line.source, []).append(line.text)
     said = _said_by_run(job, by_source)
     if said is not None:
@@ -169,14 +175,6 @@ class _Questions:
         return state
 
 
-def _waiting(lines: Iterator[LogLine | None]) -> Iterator[LogLine]:
-    """The lines available now."""
-    for line in lines:
-        if line is None:
-            return
-        yield line
-
-
 def _rest(
     lines: Iterator[LogLine | None], logs_end: bool, wait: Callable[[float], None]
 ) -> Iterator[LogLine]:
@@ -193,10 +191,3 @@ def _rest(
         else:
             return
         wait(WAIT_S)
-
-
-def _all(job: SubmittedJob) -> Iterator[LogLine]:
-    """All lines of a job that has ended."""
-    engine = engines.load(job.engine)
-    lines = engine.logs(job)
-    return islice(_rest(lines, engine.ENGINE.logs_end, time.sleep), MOST_LINES)

@@ -100,8 +100,10 @@ def allowed(request: LaunchRequest, cluster: Kubectl) -> None:
     resources += ["configmaps"] if kubernetes_job.carries_code(request) else []
     for resource in resources:
         if not cluster.allowed("create", resource):
+            view = ("config", "view", "--minify", "--output", "jsonpath={..namespace}")
+            namespace = request.option("namespace") or cluster.ask(*view).stdout.strip()
             raise UserError(
-                f"you may not create {resource} in namespace {_namespace(request, cluster)}",
+                f"you may not create {resource} in namespace {namespace or 'default'}",
                 "ask whoever runs the cluster, or name another one: --set namespace=my-team",
             )
     for claim, _ in kubernetes_job.claims(request):
@@ -125,8 +127,3 @@ def warnings(request: LaunchRequest, cluster: Kubectl) -> Iterator[str]:
             yield contract.waits(fit, f"{request.gpus} of {resource}", request.nodes)
     if cluster.ask("auth", "can-i", "get", "pods", "--subresource=log").stdout.startswith("no"):
         yield "you may not read logs in this namespace: they cannot be followed"
-
-
-def _namespace(request: LaunchRequest, cluster: Kubectl) -> str:
-    view = ("config", "view", "--minify", "--output", "jsonpath={..namespace}")
-    return request.option("namespace") or cluster.ask(*view).stdout.strip() or "default"

@@ -116,8 +116,20 @@ def text(request: LaunchRequest) -> str:
     shm = request.option("shm")
     volumes, mounts = _volumes(request)
     given = ({"name": key, "value": _literal(text)} for key, text in request.variables)
+    image = request.image or "registry.example.org/training"
+    lines = [
+        f"{request.shown} on {request.nodes} nodes, written by flatout launch kubernetes.",
+        "It is yours: edit it, and submit it again with kubectl.",
+        f"The image: flatout env docker; docker build -t {image} .; docker push {image}",
+    ]
+    if carries_code(request):
+        archive = f"--from-file={ARCHIVE}"
+        lines.append(f"The code: kubectl create configmap {code_map(request)} {archive}")
+    seconds = request.option("grace", str(GRACE_S))
+    if not seconds.isdecimal():
+        raise UserError(f"--set grace={seconds} is no number", f"--set grace={GRACE_S}")
     return FILE.format(
-        head=_head(request),
+        head=yaml_text.comment("\n".join([*lines, "Submit: kubectl create -f job.yaml"])),
         metadata=yaml_text.entries(metadata, "  "),
         name=yaml_text.value(own),
         port=PORT,
@@ -129,7 +141,7 @@ def text(request: LaunchRequest) -> str:
         lost=LOST_EXIT,
         others="" if request.restarts else OTHERS,
         labels=yaml_text.value(labels(request)),
-        grace_s=_grace_s(request),
+        grace_s=int(seconds),
         pod=yaml_text.entries(pod, "      "),
         container=CONTAINER,
         image=yaml_text.value(request.image),
@@ -162,26 +174,6 @@ def carries_code(request: LaunchRequest) -> bool:
 def labels(request: LaunchRequest) -> dict[str, str]:
     """Labels of every object of the launch."""
     return {"app.kubernetes.io/managed-by": "flatout", LABEL: name(request)}
-
-
-def _head(request: LaunchRequest) -> str:
-    image = request.image or "registry.example.org/training"
-    lines = [
-        f"{request.shown} on {request.nodes} nodes, written by flatout launch kubernetes.",
-        "It is yours: edit it, and submit it again with kubectl.",
-        f"The image: flatout env docker; docker build -t {image} .; docker push {image}",
-    ]
-    if carries_code(request):
-        archive = f"--from-file={ARCHIVE}"
-        lines.append(f"The code: kubectl create configmap {code_map(request)} {archive}")
-    return yaml_text.comment("\n".join([*lines, "Submit: kubectl create -f job.yaml"]))
-
-
-def _grace_s(request: LaunchRequest) -> int:
-    seconds = request.option("grace", str(GRACE_S))
-    if not seconds.isdecimal():
-        raise UserError(f"--set grace={seconds} is no number", f"--set grace={GRACE_S}")
-    return int(seconds)
 
 
 def _selector(request: LaunchRequest) -> dict[str, str]:

@@ -123,12 +123,12 @@ def waiting(pods: list[PodState]) -> str:
 def first_failed(pods: list[PodState]) -> PodState | None:
     """The pod whose program failed first; the others end because it did."""
     failed = [pod for pod in pods if pod.exit_code]
-    causes = [pod for pod in failed if pod.exit_code not in PREEMPTED and not _taken(pod)]
+    causes = [
+        pod
+        for pod in failed
+        if pod.exit_code not in PREEMPTED and not pod.reason.startswith("preempted")
+    ]
     return min(causes or failed, key=lambda pod: (pod.ended_at or "9", pod.index), default=None)
-
-
-def _taken(pod: PodState) -> bool:
-    return pod.reason.startswith("preempted")
 
 
 def lines(kubectl: Kubectl, selector: str, final: Callable[[], bool]) -> Iterator[LogLine | None]:

@@ -58,7 +58,22 @@ def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
     request = replace(request, launch_folder=folder)
     if chosen.ENGINE.travels:
         request = replace(request, packed=packing.select(request.folder))
-        _check_travels(request)
+        # Script and plan must be among the files sent.
+        assert request.packed is not None
+        plan = request.plan.as_posix() if request.plan is not None else None
+        for word in (*[word for word in request.argv[:1] if word.endswith(".py")], plan):
+            if word is None or Path(word).as_posix() in request.packed.files:
+                continue
+            if Path(word).is_absolute() or ".." in Path(word).parts:
+                raise UserError(
+                    f"{word} is outside {request.folder}, the only folder sent to the nodes",
+                    "start it in the folder of the code, with a path below it",
+                )
+            reasons = {item.path: item.reason for item in request.packed.left_out}
+            why = reasons.get(Path(word).as_posix(), "it is in a folder that is not sent")
+            raise UserError(
+                f"{word} is not sent to the nodes: {why}", "name or place it differently"
+            )
     try:
         checked = chosen.check(request)
     except UserError as error:
@@ -79,7 +94,9 @@ def submit(prepared: PreparedLaunch) -> SubmittedJob:
     request = prepared.request
     folder = request.launch_folder
     folders.make(folder)
-    folders.write((*prepared.files, *_lock(request)), folder)
+    # The packages of the launching environment, to compare with and to install from.
+    lock = (LaunchFile(LOCK, request.lock),) if request.lock else ()
+    folders.write((*prepared.files, *lock), folder)
     try:
         job = engine(request.engine).submit(request, folder)
     except UserError as error:
@@ -141,29 +158,6 @@ def _check_program(request: LaunchRequest) -> None:
             "put its options before the script's name and the script's after it; see flatout"
             " launch --help",
         )
-
-
-def _check_travels(request: LaunchRequest) -> None:
-    """Check that script and plan are among the files sent. Raises UserError."""
-    assert request.packed is not None
-    plan = request.plan.as_posix() if request.plan is not None else None
-    for word in (*[word for word in request.argv[:1] if word.endswith(".py")], plan):
-        if word is None or Path(word).as_posix() in request.packed.files:
-            continue
-        if Path(word).is_absolute() or ".." in Path(word).parts:
-            raise UserError(
-                f"{word} is outside {request.folder}, and only that folder is sent to the nodes",
-                "start it in the folder of the code, with a path below it",
-            )
-        reasons = {item.path: item.reason for item in request.packed.left_out}
-        why = reasons.get(Path(word).as_posix(), "it is in a folder that is not sent")
-        raise UserError(f"{word} is not sent to the nodes: {why}", "name or place it differently")
-
-
-def _lock(request: LaunchRequest) -> Iterator[LaunchFile]:
-    """The packages of the launching environment, to compare with and to install from."""
-    if request.lock:
-        yield LaunchFile(LOCK, request.lock)
 
 
 def _left_out(packed: PackedCode | None, expected: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,22 @@ class RayApi:
             return []
 
     def _ask(self, method: str, path: str) -> Any:
+        # The headers that Ray's own command sends.
+        headers: dict[str, str] = {"Accept": "application/json"}
+        try:
+            given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")
+            headers |= {str(name): str(value) for name, value in given.items()}
+        except (ValueError, AttributeError):
+            pass
+        token = os.environ.get("RAY_AUTH_TOKEN")
+        if not token:
+            file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token")
+            with suppress(OSError):
+                token = file.expanduser().read_text(encoding="utf-8").strip()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(
-            self.address.rstrip("/") + path, method=method, headers=_headers()
+            self.address.rstrip("/") + path, method=method, headers=headers
         )
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read())
@@ -93,25 +108,3 @@ def address(asked: str) -> str:
             "--set address=http://HOST:8265",
         )
     return DEFAULT  # RAY_ADDRESS may name the other port, which accepts no jobs
-
-
-def _headers() -> dict[str, str]:
-    """The headers that Ray's own command sends."""
-    headers: dict[str, str] = {"Accept": "application/json"}
-    try:
-        given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")
-        headers |= {str(name): str(value) for name, value in given.items()}
-    except (ValueError, AttributeError):
-        pass
-    token = os.environ.get("RAY_AUTH_TOKEN") or _token_file()
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
-
-
-def _token_file() -> str:
-    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

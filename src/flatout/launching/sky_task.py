@@ -82,6 +82,12 @@ def text(request: LaunchRequest) -> str:
     )
     besides = {"file_mounts": _mount(request) or None, "envs": dict(request.variables) or None}
     why, setup = _setup(request)
+    # A managed job counts restarts of all nodes.
+    line = contract.node_line(replace(request, restarts=0))
+    if request.time_s is not None:
+        # SIGTERM, so that the state is saved; SIGKILL two minutes later.
+        line = f"timeout --kill-after=120 {max(1, round(request.time_s))} {line}"
+    lines = [f"exec {line}"] if request.image else [f". {ENVIRONMENT}/bin/activate", f"exec {line}"]
     return FILE.format(
         head=yaml_text.comment(head),
         name=yaml_text.value(request.name),
@@ -92,20 +98,23 @@ def text(request: LaunchRequest) -> str:
         besides=yaml_text.entries(besides, ""),
         why=why,
         setup=yaml_text.block(setup, "  "),
-        run=yaml_text.block(_run(request), "  "),
+        run=yaml_text.block("\n".join(lines) + "\n", "  "),
     )
 
 
 def _resources(request: LaunchRequest) -> dict[str, Any]:
     gpu = request.option("gpu")
     count = request.gpus if isinstance(request.gpus, int) else 1
+    given = request.option("disk")
+    if given and not given.isdecimal():
+        raise UserError(f"--set disk={given} is no number of GB", "--set disk=500")
     return {
         "infra": request.option("infra") or None,
         "region": request.option("region") or None,
         "accelerators": f"{gpu}:{count}" if gpu and request.gpus is not None else None,
         "cpus": request.option("cpus") or None,
         "memory": request.option("memory") or None,
-        "disk_size": _disk(request),
+        "disk_size": int(given) if given else None,
         "instance_type": request.option("instance-type") or None,
         "image_id": f"docker:{request.image}" if request.image else None,
         "use_spot": request.option("spot") == "yes",
@@ -130,13 +139,6 @@ def _after(request: LaunchRequest) -> str:
     return request.option("after", "down" if pods else "stop")
 
 
-def _disk(request: LaunchRequest) -> int | None:
-    given = request.option("disk")
-    if given and not given.isdecimal():
-        raise UserError(f"--set disk={given} is no number of GB", "--set disk=500")
-    return int(given) if given else None
-
-
 def _mount(request: LaunchRequest) -> dict[str, dict[str, str]]:
     """A bucket and its mount path. Raises UserError."""
     given = request.option("mount")
@@ -155,26 +157,13 @@ def _setup(request: LaunchRequest) -> tuple[str, str]:
         return why, f"command -v flatout >/dev/null || {INSTALL}\n"
     travels = request.packed is not None and REQUIREMENTS in request.packed.files
     needed = f"-r {REQUIREMENTS}" if travels else "torch"
+    # Python of the launching environment, if flatout supports it.
+    match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
+    python = match[1] if match and int(match[2]) >= 11 else PYTHON
     lines = [
-        f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {_python(request)} {ENVIRONMENT}",
+        f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {python} {ENVIRONMENT}",
         f". {ENVIRONMENT}/bin/activate",
         request.option("setup") or f"python -m pip install --quiet {needed}",
         INSTALL,
     ]
     return "What the script imports; SkyPilot's machines have uv.", "\n".join(lines) + "\n"
-
-
-def _run(request: LaunchRequest) -> str:
-    # A managed job counts restarts of all nodes.
-    line = contract.node_line(replace(request, restarts=0))
-    if request.time_s is not None:
-        # SIGTERM, so that the state is saved; SIGKILL two minutes later.
-        line = f"timeout --kill-after=120 {max(1, round(request.time_s))} {line}"
-    lines = [f"exec {line}"] if request.image else [f". {ENVIRONMENT}/bin/activate", f"exec {line}"]
-    return "\n".join(lines) + "\n"
-
-
-def _python(request: LaunchRequest) -> str:
-    """Python of the launching environment, if flatout supports it."""
-    match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
-    return match[1] if match and int(match[2]) >= 11 else PYTHON

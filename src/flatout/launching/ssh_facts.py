@@ -134,12 +134,29 @@ def look(machines: Sequence[RemoteHost], request: LaunchRequest) -> list[HostFac
     python = request.python or "python3"
 
     def one(host: RemoteHost) -> HostFacts:
-        return _facts(host, python)
+        answer = host.ask(ASK, python)
+        if answer.returncode in (UNREACHED, -1):
+            raise host.trouble(answer)
+        missing = re.search(r"^no (python|setsid|tar)$", answer.stdout, re.MULTILINE)
+        if missing is not None:
+            raise _missing(host, missing[1], python)
+        for line in answer.stdout.splitlines():  # a login script may have printed others
+            if line.startswith(MARK) and (known := decode(HostFacts, _json(line))) is not None:
+                return known
+        raise UserError(
+            f"{host.name}: {python} there did not report what it has: {answer.said}",
+            f"try it by hand: ssh {host.name} {python} --version",
+        )
 
     facts = at_once(one, machines)
     for host, known in zip(machines, facts, strict=True):
         _check(host, known, request, python)
-    _check_alike(machines, facts)
+    versions = {host.name: known.flatout for host, known in zip(machines, facts, strict=True)}
+    if len(set(versions.values())) > 1:
+        said = ", ".join(f"{version} on {name}" for name, version in versions.items())
+        raise UserError(
+            f"flatout differs between the machines: {said}", "install the same version on all"
+        )
     return facts
 
 
@@ -163,7 +180,12 @@ def warnings(
 
 def leader_address(host: RemoteHost, known: HostFacts) -> str:
     """An address by which the others may reach the first machine."""
-    outside = [address for address in known.addresses if not _local(address)]
+    # Not loopback, link-local, or Docker's bridge, which are the same on every machine.
+    outside = [
+        address
+        for address in known.addresses
+        if not address.startswith(("127.", "::1", "169.254.", "fe80", "172.17."))
+    ]
     return next((address for address in outside if ":" not in address), "") or next(
         iter(outside), host.name.rpartition("@")[2]
     )
@@ -209,22 +231,6 @@ def _program(python: str, source: str) -> str:
     return f"exec {shlex.quote(python)} -c '{source}' \"$@\"\n"
 
 
-def _facts(host: RemoteHost, python: str) -> HostFacts:
-    answer = host.ask(ASK, python)
-    if answer.returncode in (UNREACHED, -1):
-        raise host.trouble(answer)
-    missing = re.search(r"^no (python|setsid|tar)$", answer.stdout, re.MULTILINE)
-    if missing is not None:
-        raise _missing(host, missing[1], python)
-    for line in answer.stdout.splitlines():  # a login script may have printed others
-        if line.startswith(MARK) and (known := decode(HostFacts, _json(line))) is not None:
-            return known
-    raise UserError(
-        f"{host.name}: {python} there did not report what it has: {answer.said}",
-        f"try it by hand: ssh {host.name} {python} --version",
-    )
-
-
 def _json(line: str) -> object:
     try:
         return json.loads(line.removeprefix(MARK))
@@ -264,18 +270,3 @@ def _check(host: RemoteHost, known: HostFacts, request: LaunchRequest, python: s
     size = request.packed.size_bytes if request.packed is not None else 0
     if known.free_bytes < size + SPARE_BYTES:
         raise UserError(f"{host.name}: the disk of its home folder is full", "make room there", 1)
-
-
-def _check_alike(machines: Sequence[RemoteHost], facts: Sequence[HostFacts]) -> None:
-    """Check that the nodes' versions match. Raises UserError."""
-    versions = {host.name: known.flatout for host, known in zip(machines, facts, strict=True)}
-    if len(set(versions.values())) > 1:
-        said = ", ".join(f"{version} on {name}" for name, version in versions.items())
-        raise UserError(
-            f"flatout differs between the machines: {said}", "install the same version on all"
-        )
-
-
-def _local(address: str) -> bool:
-    """Whether it is loopback, link-local, or Docker's bridge, the same on every machine."""
-    return address.startswith(("127.", "::1", "169.254.", "fe80", "172.17."))

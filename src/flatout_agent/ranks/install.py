@@ -124,13 +124,8 @@ def _one_device(guarded: Callable[..., Any], next_step: str, size: int) -> None:
     replaced(dist, "init_process_group", refused)
     if torch.cuda.is_available():
         replaced(torch.cuda, "device_count", lambda: 1)
-    _plain_data_parallel()
-
-
-def _plain_data_parallel() -> None:
-    """Disable `nn.DataParallel`, which splits rows over devices as the ranks now do; its names
-    stay.
-    """
+    # Disable `nn.DataParallel`, which splits rows over devices as the ranks now do; its names
+    # stay.
     parallel: Any = torch.nn.DataParallel
     original = parallel.__init__
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import torch
 
-from flatout_agent.ranks.kept import Random, random_states, set_random
+from flatout_agent.ranks.kept import random_states, set_random
 
 
 class OwnNumbers:
@@ -35,19 +35,16 @@ class OwnNumbers:
         common = random_states()
         if self.root is None:
             self.root = _digest(*(bytes(state.tolist()) for _, state in common))
-        _seed(_digest(f"{self.root} {self.calls} {self.rank}".encode()), common)
+        # Seed the generators that these states belong to, and no other device's.
+        seed = _digest(f"{self.root} {self.calls} {self.rank}".encode())
+        torch.default_generator.manual_seed(seed)
+        if len(common) > 1:
+            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
         self.calls += 1
         try:
             yield
         finally:
             set_random(common)
-
-
-def _seed(seed: int, states: Random) -> None:
-    """Seed the generators that these states belong to, and no other device's."""
-    torch.default_generator.manual_seed(seed)
-    if len(states) > 1:
-        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
 
 
 def _digest(*parts: bytes) -> int:

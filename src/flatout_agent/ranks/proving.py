@@ -144,7 +144,7 @@ class Prover:
         if gradients is not None:
             with self.within(split):
                 gradient_error = self._gradient_error(whole, part, outputs, split, gradients)
-            if not self.group.agreed(gradient_error <= self._gradient_bound()):
+            if not self.group.agreed(gradient_error <= GRADIENT_TOLERANCE * self._coarseness()):
                 bound = min(ROUNDINGS * self._rounding(inputs, gradients), MOST_ROUNDING)
                 if not self.group.agreed(gradient_error <= bound):
                     return Proof(False, f"its gradients differ by {gradient_error:.1e}")
@@ -296,9 +296,6 @@ class Prover:
         error = math.sqrt(all_away / max(total, 1e-60))
         return error if largest <= ONE_TOLERANCE * self._coarseness() else max(error, largest)
 
-    def _gradient_bound(self) -> float:
-        return GRADIENT_TOLERANCE * self._coarseness()
-
     def _rounding(self, inputs: Inputs, gradients: list[torch.Tensor | None]) -> float:
         """How much the gradients of the whole batch change if each weight is rounded once more.
 
@@ -330,7 +327,12 @@ class Prover:
         return self._tolerance(self.parameters[0]) / TOLERANCE
 
     def _tolerance(self, tensor: torch.Tensor) -> float:
-        coarse = AUTOCAST_TOLERANCE if torch.is_autocast_enabled("cpu") or _cuda_autocast() else 0.0
+        coarse = (
+            AUTOCAST_TOLERANCE
+            if torch.is_autocast_enabled("cpu")
+            or (torch.cuda.is_available() and torch.is_autocast_enabled("cuda"))
+            else 0.0
+        )
         return max(TOLERANCE, coarse, COARSE.get(tensor.dtype, 0.0))
 
 
@@ -405,10 +407,6 @@ def _detached(leaf: Any, grads: bool) -> Any:
         return leaf
     alone = leaf.detach()
     return alone.requires_grad_() if grads and leaf.requires_grad else alone
-
-
-def _cuda_autocast() -> bool:
-    return torch.cuda.is_available() and torch.is_autocast_enabled("cuda")
 
 
 def _equal(a: Any, b: Any) -> bool:

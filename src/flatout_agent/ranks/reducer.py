@@ -161,21 +161,21 @@ class Reducer(TrainedParameters):
             changed = torch.tensor([is_changed(each) for each in parameters], dtype=torch.int32)
             union = tuple(int(number) for number in self.group.max_(changed).nonzero())
             for bucket in self._layout(union):
-                self._average(bucket, [parameters[number] for number in bucket.numbers])
+                owners = [parameters[number] for number in bucket.numbers]
+                averages = bucket.averages(self.group, [_gradient(owner) for owner in owners])
+                here = []  # the others are gone here but in use in another rank
+                for owner, average in zip(owners, averages, strict=True):
+                    if owner is not None:
+                        owner.grad = torch.zeros_like(owner) if owner.grad is None else owner.grad
+                        here.append((owner.grad, average))
+                if here:
+                    torch._foreach_copy_(
+                        [target for target, _ in here], [average for _, average in here]
+                    )
+                for target, _ in here:
+                    setattr(target, MARK, target._version)
                 self.last_bytes += bucket.bytes
         self.exchange_s += time.perf_counter() - began
-
-    def _average(self, bucket: GradientBucket, owners: list[torch.Tensor | None]) -> None:
-        averages = bucket.averages(self.group, [_gradient(owner) for owner in owners])
-        here = []  # the others are gone here but in use in another rank
-        for owner, average in zip(owners, averages, strict=True):
-            if owner is not None:
-                owner.grad = torch.zeros_like(owner) if owner.grad is None else owner.grad
-                here.append((owner.grad, average))
-        if here:
-            torch._foreach_copy_([target for target, _ in here], [average for _, average in here])
-        for target, _ in here:
-            setattr(target, MARK, target._version)
 
     def _layout(self, numbers: tuple[int, ...]) -> list[GradientBucket]:
         """Group parameters of one type and device, as many as one message holds."""

@@ -85,20 +85,17 @@ def build(
         port.get_tensor().set_names({name})  # as in the manifest, for use elsewhere
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
     precision = "bf16" if variant == "bf16" else "f32"
-    return _fastest(captured, folder, _combinations(captured, precision), settings["threads"])
-
-
-def _combinations(captured: Captured, precision: str) -> list[dict[str, Any]]:
-    """Settings worth trying: both hints, and a second model for batch 1 with fixed shapes."""
+    # Settings worth trying: both hints, and a second model for batch 1 with fixed shapes.
     axes = captured.prepared["input_axes"]
     singles = (
         [None, axes] if captured.batch_dynamic and any(a is not None for a in axes) else [None]
     )
-    return [
+    combinations = [
         {"precision": precision, "hint": hint, "single": single}
         for single in singles
         for hint in ("LATENCY", "THROUGHPUT")
     ]
+    return _fastest(captured, folder, combinations, settings["threads"])
 
 
 def _fastest(
@@ -115,7 +112,16 @@ def _fastest(
     best, best_ms, error = None, 0.0, None
     for options in combinations:
         try:
-            ms = _median_ms(loading.start(folder, options, threads), call)
+            run = loading.start(folder, options, threads)
+            run(call)
+            times = []
+            for _ in range(ROUNDS):
+                began, calls = time.perf_counter(), 0
+                while calls == 0 or time.perf_counter() - began < ROUND_S:
+                    run(call)
+                    calls += 1
+                times.append((time.perf_counter() - began) / calls * 1e3)
+            ms = statistics.median(times)
         except Exception as problem:
             error = problem
             continue
@@ -125,15 +131,3 @@ def _fastest(
         assert error is not None
         raise error
     return best
-
-
-def _median_ms(run: Any, call: list[Any]) -> float:
-    run(call)
-    times = []
-    for _ in range(ROUNDS):
-        began, calls = time.perf_counter(), 0
-        while calls == 0 or time.perf_counter() - began < ROUND_S:
-            run(call)
-            calls += 1
-        times.append((time.perf_counter() - began) / calls * 1e3)
-    return statistics.median(times)

@@ -116,9 +116,6 @@ class Valued:
             raise WrongBuild(
                 f"{where}: a row of {name} off by {worst:.1e}, {ROW * limit:.1e} is allowed"
             )
-        self._count_top1(place, found, reference, limit)
-
-    def _count_top1(self, place: int, found: Any, reference: Any, limit: float) -> None:
         if place != self.facts["class_output"] or reference.ndim < 2:
             return
         flat, flat_found, margin, spread = classes(found, reference, self.facts["class_axis"])

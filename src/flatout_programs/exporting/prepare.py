@@ -72,7 +72,12 @@ class Preparation:
         self.dynamic = bool(captured["batch_dynamic"])
         self.input_axes = axes(captured["inputs"], [call[0] for call in calls], captured)
         self.output_axes = axes(captured["outputs"], [call[1] for call in calls], captured)
-        self._check_dtypes()
+        for item in [*self.captured["inputs"], *self.captured["outputs"]]:
+            if item["dtype"] in ("bfloat16", "complex32") or item["dtype"].startswith("float8"):
+                raise Unfit(
+                    f"{item['name']} is {item['dtype']}, which numpy has not: convert it to float32"
+                    " outside the model"
+                )
 
     def facts(self) -> dict[str, Any]:
         """Verify that the model repeats itself, write every group, and return the findings."""
@@ -103,14 +108,6 @@ class Preparation:
                 return int(item.shape[axis])
         sizes = self.captured["batch_sizes"]
         return int(sizes[0]) if sizes else 1
-
-    def _check_dtypes(self) -> None:
-        for item in [*self.captured["inputs"], *self.captured["outputs"]]:
-            if item["dtype"] in ("bfloat16", "complex32") or item["dtype"].startswith("float8"):
-                raise Unfit(
-                    f"{item['name']} is {item['dtype']}, which numpy has not: convert it to float32"
-                    " outside the model"
-                )
 
     def _reference(self, at: int) -> list[Any]:
         inputs, given, _ = self.calls[at]

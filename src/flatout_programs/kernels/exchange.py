@@ -38,16 +38,12 @@ def pairs(setup: Setup, cards: list[str], time_slice: Slice) -> Iterator[Point]:
         card_pairs = list(zip(cards, cards[1:] + cards[:1]))
     for index, (source, target) in enumerate(card_pairs):
         budget_s = max(time_slice.remaining_s() / (len(card_pairs) - index), 0.01)
-        seconds = _copy_s(setup, source, target, budget_s)
+        torch = setup.torch
+        values = setup.filled(COPIED // 4, source)
+        received = torch.empty_like(values, device=target)
+        action = partial(_copy, received, values)
+        seconds = timing.median_s(_Both(torch, source, target), action, budget_s)
         yield f"{source} to {target}", COPIED / seconds / 1e9
-
-
-def _copy_s(setup: Setup, source: str, target: str, budget_s: float) -> float:
-    torch = setup.torch
-    values = setup.filled(COPIED // 4, source)
-    received = torch.empty_like(values, device=target)
-    action = partial(_copy, received, values)
-    return timing.median_s(_Both(torch, source, target), action, budget_s)
 
 
 def _copy(target: Any, source: Any, _: int) -> None:

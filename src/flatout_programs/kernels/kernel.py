@@ -84,7 +84,15 @@ class Setup:
     def cache_bytes(self, device: str) -> int:
         """Bytes of its last-level cache: larger data really comes from memory."""
         if device == "cpu":
-            return min(_cpu_cache_bytes(), MOST_CACHE_BYTES)
+            byte_sizes = []
+            for path in CPU_CACHE.glob("index*/size"):
+                try:
+                    text = path.read_text(encoding="ascii").strip()
+                except OSError:
+                    continue
+                if text.endswith("K") and text[:-1].isdigit():
+                    byte_sizes.append(int(text[:-1]) * 1024)
+            return min(max(byte_sizes, default=USUAL_CACHE_BYTES["cpu"]), MOST_CACHE_BYTES)
         if device.startswith("cuda"):
             properties = self.torch.cuda.get_device_properties(device)
             size = getattr(properties, "L2_cache_size", 0)
@@ -129,18 +137,6 @@ def _copy(operands: Any) -> Any:
         return [_copy(operand) for operand in operands]
     copied = operands.clone()
     return copied.pin_memory() if operands.is_pinned() else copied
-
-
-def _cpu_cache_bytes() -> int:
-    byte_sizes = []
-    for path in CPU_CACHE.glob("index*/size"):
-        try:
-            text = path.read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.endswith("K") and text[:-1].isdigit():
-            byte_sizes.append(int(text[:-1]) * 1024)
-    return max(byte_sizes, default=USUAL_CACHE_BYTES["cpu"])
 
 
 def threads(torch: Any) -> int:

@@ -138,8 +138,14 @@ def all_reduce_s(setup: Setup, backend: str, ranks: int, size: int, budget_s: fl
                 processes.append(process)
             failed = _first_failed(processes, time.monotonic() + limit_s)
         if failed is not None:
-            raise RuntimeError(f"rank {failed} of {ranks}: {_last_line(Path(folder), failed)}")
-        return _answer(Path(folder, "0.txt").read_text(errors="replace"))
+            text = Path(folder, f"{failed}.txt").read_text(errors="replace").strip()
+            last = text.splitlines()[-1][:300] if text else "did not answer in time"
+            raise RuntimeError(f"rank {failed} of {ranks}: {last}")
+        text = Path(folder, "0.txt").read_text(errors="replace")
+        line = next((row for row in text.splitlines() if row.startswith(MARK)), None)
+        if line is None:
+            raise RuntimeError("rank 0 gave no answer")
+        return float(json.loads(line.partition(MARK)[2])["seconds"])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -159,15 +165,3 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]], until: float) ->
         if time.monotonic() > until:
             return codes.index(None)
         time.sleep(0.01)
-
-
-def _last_line(folder: Path, rank: int) -> str:
-    text = (folder / f"{rank}.txt").read_text(errors="replace").strip()
-    return text.splitlines()[-1][:300] if text else "did not answer in time"
-
-
-def _answer(text: str) -> float:
-    line = next((row for row in text.splitlines() if row.startswith(MARK)), None)
-    if line is None:
-        raise RuntimeError("rank 0 gave no answer")
-    return float(json.loads(line.partition(MARK)[2])["seconds"])

@@ -46,13 +46,12 @@ class Clock:
 
     def seconds(self, action: Action, calls: int) -> float:
         """Seconds of all calls together."""
-        return self._by_events(action, calls) if self._events else self._by_host(action, calls)
-
-    def wait(self) -> None:
-        """Wait until the device has done all its work."""
-        wait(self._torch, self._device)
-
-    def _by_events(self, action: Action, calls: int) -> float:
+        if not self._events:
+            self.wait()
+            host_began = time.perf_counter()
+            self._call(action, calls)
+            self.wait()
+            return time.perf_counter() - host_began
         module = self._module
         assert module is not None
         with module.device(self._device):
@@ -64,12 +63,9 @@ class Clock:
             ended.synchronize()
             return float(began.elapsed_time(ended)) / 1000
 
-    def _by_host(self, action: Action, calls: int) -> float:
-        self.wait()
-        began = time.perf_counter()
-        self._call(action, calls)
-        self.wait()
-        return time.perf_counter() - began
+    def wait(self) -> None:
+        """Wait until the device has done all its work."""
+        wait(self._torch, self._device)
 
     def _call(self, action: Action, calls: int) -> None:
         first, self._calls = self._calls, self._calls + calls

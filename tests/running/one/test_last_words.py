@@ -27,12 +27,9 @@ sys.stdout.buffer.write(file.tail())
 """
 
 
-def test_exceptions_come_first() -> None:
+def test_exceptions_come_first_with_their_rank_where_there_are_several() -> None:
     texts = last_words.collected([(7, STARTED), (7, CRASHED)], 1, b"tail\n")
     assert texts == [b"Traceback\nValueError: bad\n", b"tail\n"]
-
-
-def test_ranks_are_told_where_there_are_several() -> None:
     other = wire.Started(pid=8, argv=(), python="3.11", executable="python", rank=1)
     texts = last_words.collected([(7, STARTED), (8, other), (8, CRASHED)], 1, b"")
     assert texts == [b"[rank1]: Traceback\n[rank1]: ValueError: bad\n"]
@@ -46,11 +43,7 @@ def test_a_signal_is_said_as_a_shell_says_it(code: int) -> None:
 @pytest.mark.parametrize("code", [0, -signal.SIGINT, -signal.SIGTERM])
 def test_nothing_of_a_program_that_ended_in_order_or_was_ended(code: int) -> None:
     assert last_words.collected([(7, CRASHED)], code, b"tail") == []
-
-
-def test_an_unknown_code() -> None:
-    assert last_words.collected([], 3, b"") == []
-    assert last_words.collected([], 250, b"") == []
+    assert last_words.collected([], 250, b"") == []  # an unknown code
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a file cannot be found by its descriptor")

@@ -138,7 +138,20 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
     text = Path(spec.origin).read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     template, _, after = rest.partition(END)
-    for name, value in _values(request).items():
+    # The driver counts restarts of all nodes and knows which Python Ray runs.
+    command = contract.node_command(replace(request, restarts=0, python=""))
+    time_s = None if request.time_s is None else round(request.time_s)
+    settings = {
+        "NODES": repr(request.nodes),
+        "GPUS": repr(request.gpus or 0),
+        "CPUS": repr(_cpus(request)),
+        "COMMAND": repr(command),
+        "PYTHON": repr(request.python),
+        "VARIABLES": repr(dict(request.variables)),
+        "RESTARTS": repr(request.restarts),
+        "TIME_S": repr(time_s),
+    }
+    for name, value in settings.items():
         template = re.sub(rf"(?m)^({name}(?:: .+?)?) = .*$", _setting(value), template)
     return (LaunchFile(FILE, before + BEGIN + template + END + after),)
 
@@ -183,7 +196,9 @@ def state(job: SubmittedJob) -> JobState:
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     """The driver's output: the lines of all nodes."""
-    lines = tails.afresh(lambda: state(job), lambda now: _source(job, now.final), wait_s=1)
+    lines = tails.afresh(
+        lambda: state(job), lambda now: _whole(job) if now.final else _followed(job), wait_s=1
+    )
     for text in lines:
         yield None if text is None else _line(text)
 
@@ -196,23 +211,6 @@ def cancel(job: SubmittedJob) -> None:
 def costs(request: LaunchRequest) -> LaunchCosts:
     """The resources requested; Ray knows no prices."""
     return contract.costs(request, (LOST,))
-
-
-def _values(request: LaunchRequest) -> dict[str, str]:
-    """The driver's settings as Python writes them."""
-    # The driver counts restarts of all nodes and knows which Python Ray runs.
-    command = contract.node_command(replace(request, restarts=0, python=""))
-    time_s = None if request.time_s is None else round(request.time_s)
-    return {
-        "NODES": repr(request.nodes),
-        "GPUS": repr(request.gpus or 0),
-        "CPUS": repr(_cpus(request)),
-        "COMMAND": repr(command),
-        "PYTHON": repr(request.python),
-        "VARIABLES": repr(dict(request.variables)),
-        "RESTARTS": repr(request.restarts),
-        "TIME_S": repr(time_s),
-    }
 
 
 def _setting(value: str) -> Callable[[re.Match[str]], str]:
@@ -246,10 +244,6 @@ def _api(job: SubmittedJob) -> RayApi:
 def _line(text: str) -> LogLine:
     match = OURS.fullmatch(text)
     return LogLine(match[1], match[2]) if match else LogLine("", text)
-
-
-def _source(job: SubmittedJob, final: bool) -> Iterator[str | None]:
-    return _whole(job) if final else _followed(job)
 
 
 def _whole(job: SubmittedJob) -> Iterator[str | None]:

@@ -136,11 +136,7 @@ def check(request: LaunchRequest) -> CheckedLaunch:
         raise UserError(
             "sky check finds no cloud that it may use", "log in to one, then: sky check"
         )
-    return CheckedLaunch(request, notes=_tried(request))
-
-
-def _tried(request: LaunchRequest) -> tuple[str, ...]:
-    """What SkyPilot would choose, with its prices, in its own words. Raises UserError."""
+    # What SkyPilot would choose, with its prices, in its own words.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / packing.CODE).mkdir()
@@ -150,7 +146,8 @@ def _tried(request: LaunchRequest) -> tuple[str, ...]:
     if answer.returncode:
         raise UserError(f"SkyPilot rejects the job: {complaint(answer)}", "try: sky check")
     table = answer.stdout.partition("Considered resources")[2].partition("\n\n")[0]
-    return tuple(line.rstrip() for line in table.splitlines()[1:] if re.search(r"\w", line))
+    rows = [line.rstrip() for line in table.splitlines()[1:] if re.search(r"\w", line)]
+    return CheckedLaunch(request, notes=tuple(rows))
 
 
 def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:

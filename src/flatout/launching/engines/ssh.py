@@ -169,7 +169,9 @@ def check(request: LaunchRequest) -> CheckedLaunch:
     leader = request.option("leader") or ssh_facts.leader_address(machines[0], facts[0])
     ssh_facts.check_reach(machines, leader, port, request.python or "python3")
     options = (*request.options, ("leader", leader), ("port", str(port)))
-    told = tuple(ssh_facts.warnings(machines, facts, _torch_of(request.lock)))
+    lines = (line for line in request.lock.splitlines() if line.startswith("torch=="))
+    torch = next(lines, "").removeprefix("torch==")
+    told = tuple(ssh_facts.warnings(machines, facts, torch))
     note = f"the first host is reached by the others at {leader}, port {port}"
     notes = (note,) if len(machines) > 1 else ()
     return CheckedLaunch(replace(request, options=options), told, notes)
@@ -202,7 +204,16 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
         where, index = _remote(folder.name, number[host.name]), str(number[host.name])
         _done(host, host.ask(BEGIN, where, index), "it could not be started")
 
-    job = _job(request, folder, machines)
+    leader = machines[0].name
+    extra = {
+        "hosts": ",".join(request.hosts),
+        "config": request.option("config"),
+        "monitor": f"flatout monitor {' '.join(request.hosts)}",
+        "results": f"{leader}:{_remote(folder.name, 0)}/code",
+    }
+    job = SubmittedJob(
+        "ssh", folder.name, request.name, str(folder), time.time(), len(machines), extra
+    )
     at_once(send, machines)
     try:
         at_once(begin, machines)
@@ -338,28 +349,9 @@ def _port(request: LaunchRequest) -> int:
     return int(text)
 
 
-def _torch_of(lock: str) -> str:
-    """The version of torch in the environment's list."""
-    lines = (line for line in lock.splitlines() if line.startswith("torch=="))
-    return next(lines, "").removeprefix("torch==")
-
-
 def _remote(folder: str, index: int) -> str:
     """A folder for each node below the home folder, which machines may share."""
     return f"{ROOT}/{folder}/node-{index}"
-
-
-def _job(request: LaunchRequest, folder: Path, machines: list[RemoteHost]) -> SubmittedJob:
-    leader = machines[0].name
-    extra = {
-        "hosts": ",".join(request.hosts),
-        "config": request.option("config"),
-        "monitor": f"flatout monitor {' '.join(request.hosts)}",
-        "results": f"{leader}:{_remote(folder.name, 0)}/code",
-    }
-    return SubmittedJob(
-        "ssh", folder.name, request.name, str(folder), time.time(), len(machines), extra
-    )
 
 
 def _machines(job: SubmittedJob) -> list[RemoteHost]:
@@ -378,7 +370,13 @@ def _together(words: dict[int, list[str]], cancelled: bool, names: list[str]) ->
     """The job's state from the states of its nodes."""
     silent = [index for index, word in words.items() if word[0] == "silent"]
     running = [index for index, word in words.items() if word[0] == "running"]
-    wrong = _wrong(words)
+    # Nodes that did not end as they should, the earliest first.
+    ends = [
+        (float(word[2]) if word[0] == "ended" else 0.0, index)
+        for index, word in words.items()
+        if word[0] in ("lost", "absent") or (word[0] == "ended" and word[1] != "0")
+    ]
+    wrong = [index for _, index in sorted(ends)]
     detail = _first_words(words, wrong, names)
     if silent:
         said = f"{names[silent[0]]} does not answer: {' '.join(words[silent[0]][1:])}"
@@ -392,16 +390,6 @@ def _together(words: dict[int, list[str]], cancelled: bool, names: list[str]) ->
     code = words[wrong[0]][1] if words[wrong[0]][0] == "ended" else "1"
     first = f"node {wrong[0]}"
     return JobState("failed", detail, int(code), tuple(names), first)
-
-
-def _wrong(words: dict[int, list[str]]) -> list[int]:
-    """Nodes that did not end as they should, the earliest first."""
-    wrong = [
-        (float(word[2]) if word[0] == "ended" else 0.0, index)
-        for index, word in words.items()
-        if word[0] in ("lost", "absent") or (word[0] == "ended" and word[1] != "0")
-    ]
-    return [index for _, index in sorted(wrong)]
 
 
 def _first_words(words: dict[int, list[str]], wrong: list[int], names: list[str]) -> str:

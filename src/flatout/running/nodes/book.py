@@ -160,7 +160,10 @@ class NodeBook:
             return NodeVerdict(causes[0][1], causes[0][2])
         lost = [node for node in self.nodes.values() if node.ended is None and self.gone(node, now)]
         if lost and not self._interrupted:
-            return NodeVerdict(self._gone_failure(lost[0], now))
+            said = "its connection broke"
+            if lost[0].lines:
+                said = f"it has sent nothing for {now - lost[0].heard_at:.0f} s"
+            return NodeVerdict(self._failure(lost[0], "gone", said, wire.LOST_EXIT))
         for node in lost:
             node.ended, node.ended_at = 1, now
         if self._failures:
@@ -172,11 +175,6 @@ class NodeBook:
     def gone(self, node: NodeEntry, now: float) -> bool:
         """Whether nothing can be heard of the node any more."""
         return node.lines is None or now - node.heard_at > self._limits.silent_s
-
-    def _gone_failure(self, node: NodeEntry, now: float) -> RankFailure:
-        silent = now - node.heard_at
-        said = f"it has sent nothing for {silent:.0f} s" if node.lines else "its connection broke"
-        return self._failure(node, "gone", said, wire.LOST_EXIT)
 
     def _failure(
         self, node: NodeEntry, ending: RankEnding, error: str, returncode: int = 1

@@ -59,7 +59,19 @@ def listening(leader: str, port: int) -> socket.socket:
     error: OSError | None = None
     for family, host in _hosts(leader):
         try:
-            return _listener(family, host, port)
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                if sys.platform != "win32":
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6 and host == "::":
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listener.bind((host, port))
+                listener.listen(128)
+                listener.setblocking(False)
+            except OSError:
+                listener.close()
+                raise
+            return listener
         except OSError as failed:
             error = failed
     taken = f"port {port} of {leader} cannot be used: {error}"
@@ -73,22 +85,6 @@ def _hosts(leader: str) -> list[tuple[socket.AddressFamily, str]]:
             socket.inet_pton(family, leader)
             return [(family, leader), *everywhere]
     return everywhere
-
-
-def _listener(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and host == "::":
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind((host, port))
-        listener.listen(128)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def reserved() -> tuple[socket.socket | None, int]:

@@ -101,7 +101,14 @@ class NodeGroup(StartedRanks):
     # Deciding -----------------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        self._pass_on_signals()
+        # Pass on the signals that other nodes have had.
+        while self._link.signals:
+            number = self._link.signals.popleft()
+            process = self._members[0].process
+            with suppress(OSError, ValueError):
+                if isinstance(process, subprocess.Popen):
+                    process.send_signal(number)
+            super().signal(number)
         if self._link.verdict is not None:
             return True
         over = super()._over()
@@ -112,16 +119,6 @@ class NodeGroup(StartedRanks):
 
     def _others(self) -> NodesStill:
         return self._link.others
-
-    def _pass_on_signals(self) -> None:
-        """Pass on the signals that other nodes have had."""
-        while self._link.signals:
-            number = self._link.signals.popleft()
-            process = self._members[0].process
-            with suppress(OSError, ValueError):
-                if isinstance(process, subprocess.Popen):
-                    process.send_signal(number)
-            super().signal(number)
 
     def _ended(self) -> None:
         """Say how it ended here, wait for the verdict of node 0, and tell that."""
@@ -138,7 +135,13 @@ class NodeGroup(StartedRanks):
             )
             self._link.failed(own, crash, lost)
         self._link.send(ended=self._members[0].code or 0)
-        self._wait_for_verdict()
+        # Other ranks may train or save for long, but not after a signal that ends the job.
+        while self._link.verdict is None:
+            at = self._interrupted_at
+            if at is not None and time.monotonic() - at > self._node_limits.interrupted_s:
+                break
+            self._link.signals.clear()
+            time.sleep(self.limits.poll_s)
         verdict = self._link.verdict
         self.failure = verdict.failure if verdict is not None else own
         if verdict is None or not verdict.again:
@@ -149,12 +152,3 @@ class NodeGroup(StartedRanks):
         leader_is_gone = failure.ending == "gone" and failure.rank == 0
         if self._index == 0 or leader_is_gone:
             self._tell(failure)
-
-    def _wait_for_verdict(self) -> None:
-        """Other ranks may train or save for long, but not after a signal that ends the job."""
-        while self._link.verdict is None:
-            at = self._interrupted_at
-            if at is not None and time.monotonic() - at > self._node_limits.interrupted_s:
-                return
-            self._link.signals.clear()
-            time.sleep(self.limits.poll_s)

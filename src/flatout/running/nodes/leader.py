@@ -82,7 +82,12 @@ class NodeLeader:
         try:
             while not self._done():
                 for key, _ in self._selector.select(0.05):
-                    self._readable(key)
+                    if key.data is None:
+                        self._accept()
+                    elif isinstance(key.data, _Guest):
+                        self._hear_guest(key.data)
+                    else:
+                        self._hear(key.data)
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + self._limits.beat_s
@@ -95,30 +100,22 @@ class NodeLeader:
                     self._safely(node, node.lines.flush if node.lines else lambda: None)
                 self._decide(now)
         finally:
-            self._shut()
+            self._listener.close()
+            for lines in [
+                *(g.lines for g in self._guests),
+                *(n.lines for n in self._book.connected),
+            ]:
+                if lines is not None:
+                    lines.close()
+            if self._reserved is not None:
+                self._reserved.close()
+            self._selector.close()
 
     def _done(self) -> bool:
         at = self._closing_at
         if at is None:
             return False
         return time.monotonic() > at or (self._over and not self._book.connected)
-
-    def _shut(self) -> None:
-        self._listener.close()
-        for lines in [*(g.lines for g in self._guests), *(n.lines for n in self._book.connected)]:
-            if lines is not None:
-                lines.close()
-        if self._reserved is not None:
-            self._reserved.close()
-        self._selector.close()
-
-    def _readable(self, key: selectors.SelectorKey) -> None:
-        if key.data is None:
-            self._accept()
-        elif isinstance(key.data, _Guest):
-            self._hear_guest(key.data)
-        else:
-            self._hear(key.data)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -157,20 +154,17 @@ class NodeLeader:
         if wrong:
             self._turn_away(guest, *wrong)
             return
-        self._welcome(guest, hello)
-
-    def _turn_away(self, guest: _Guest, reason: str, next_step: str) -> None:
-        with suppress(OSError):
-            guest.lines.send(error=reason, next=next_step, later=reason == LATE)
-        self._forget(guest, close=True)
-
-    def _welcome(self, guest: _Guest, hello: Message) -> None:
         self._forget(guest, close=False)
         node = NodeEntry(int(hello["node"]), hello, guest.lines)
         self._book.nodes[node.index] = node
         self._selector.register(guest.lines.socket, selectors.EVENT_READ, node)
         answer = connections.proof(self._layout.job, str(hello.get("nonce")), "leader")
         self._safely(node, lambda: guest.lines.send(welcome=answer))
+
+    def _turn_away(self, guest: _Guest, reason: str, next_step: str) -> None:
+        with suppress(OSError):
+            guest.lines.send(error=reason, next=next_step, later=reason == LATE)
+        self._forget(guest, close=True)
 
     # What they say ------------------------------------------------------------------------------
 
@@ -225,23 +219,22 @@ class NodeLeader:
         if self._over:
             return
         if self._book.gathering:
-            self._gather(now)
+            count = self._layout.count
+            if len([node for node in self._book.connected if node.ready]) == count:
+                self._start()
+            elif now > self._deadline:
+                reason = (
+                    f"{self._book.missing()} not come within {self._limits.wait_s:.0f} s; "
+                    f"{len(self._book.connected)} of {count} nodes are there"
+                )
+                self._tell(
+                    error=reason, next="start flatout on each node, or give --nodes-wait more"
+                )
+                self._over = True
             return
         verdict = self._book.verdict(now)
         if verdict is not None:
             self._end(verdict)
-
-    def _gather(self, now: float) -> None:
-        count = self._layout.count
-        if len([node for node in self._book.connected if node.ready]) == count:
-            self._start()
-        elif now > self._deadline:
-            reason = (
-                f"{self._book.missing()} not come within {self._limits.wait_s:.0f} s; "
-                f"{len(self._book.connected)} of {count} nodes are there"
-            )
-            self._tell(error=reason, next="start flatout on each node, or give --nodes-wait more")
-            self._over = True
 
     def _start(self) -> None:
         nodes = self._book.start()

@@ -231,27 +231,25 @@ class NodeLink:
         elif "signal" in message:
             self.signals.append(int(message["signal"]))
         elif "start" in message:
-            self._start(message["start"])
+            start = message["start"]
+            leader = start["host"] or self._nodes.leader  # node 0 learns its own address
+            assert self._lines is not None
+            host = start["host"] or connections.reachable([self._lines.socket])
+            names = tuple(str(name) for name in start["names"])
+            store = f"[{leader}]" if ":" in leader else leader
+            self.round = NodeRound(
+                tuple(start["firsts"]),
+                int(start["total"]),
+                names,
+                f"{store}:{start['port']}",
+                host,
+                int(start["seed"]),
+                decode(NativeProgram, start.get("native")),
+            )
         elif "error" in message:
             self._refusal = str(message["error"]), str(message.get("next") or "")
         elif "over" in message:
             self.verdict = decode(NodeVerdict, message["over"]) or NodeVerdict()
-
-    def _start(self, start: Message) -> None:
-        leader = start["host"] or self._nodes.leader  # node 0 learns its own address
-        assert self._lines is not None
-        host = start["host"] or connections.reachable([self._lines.socket])
-        names = tuple(str(name) for name in start["names"])
-        store = f"[{leader}]" if ":" in leader else leader
-        self.round = NodeRound(
-            tuple(start["firsts"]),
-            int(start["total"]),
-            names,
-            f"{store}:{start['port']}",
-            host,
-            int(start["seed"]),
-            decode(NativeProgram, start.get("native")),
-        )
 
     def _lost(self, how: str) -> None:
         """Node 0 is gone: nobody else can say how it ended."""

@@ -60,14 +60,27 @@ def resolve(
     interpreter = chosen_python(python)
     if module is not None:
         argv = (interpreter, "-m", module, *words)
-        return Command(argv, _module_file(module), interpreter, ("-m", module, *words))
+        # The file that `python -m module` runs, if it lies under the working folder.
+        base = Path(*module.split("."))
+        candidates = (base.with_name(f"{base.name}.py"), base / "__main__.py")
+        file = next((path for path in candidates if path.is_file()), None)
+        return Command(argv, file, interpreter, ("-m", module, *words))
     if not words:
         raise UserError("no script is named", f"flatout {verb} train.py", 2)
     if words[0].lower().endswith(SCRIPT_SUFFIXES):
         script = _script(words[0])
         return Command((interpreter, *words), script, interpreter, tuple(words))
-    program = _find(words[0], interpreter) or _no_command(words, verb)
-    return Command((program, *words[1:]), _script_among(words[1:]), interpreter, tuple(words))
+    # The program is searched for first beside the user's Python.
+    beside = Path(interpreter).parent
+    # conda on Windows keeps python.exe one level above the commands of its packages.
+    folders = [beside, beside / "Scripts"] if sys.platform == "win32" else [beside]
+    searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
+    path = shutil.which(words[0], path=searched)
+    program = str(Path(path).absolute()) if path else _no_command(words, verb)
+    # The first word that is a script, as in `torchrun --nproc-per-node 2 train.py ...`.
+    scripts = (Path(word) for word in words[1:] if word.lower().endswith(SCRIPT_SUFFIXES))
+    script_among = next((path for path in scripts if path.is_file()), None)
+    return Command((program, *words[1:]), script_among, interpreter, tuple(words))
 
 
 def script_sha256(script: Path | None) -> str | None:
@@ -110,18 +123,14 @@ def default_python(environ: Mapping[str, str] | None = None) -> str:
         folders = (path or "").split(os.pathsep)
         path = os.pathsep.join(item for item in folders if not _is_own(Path(item).parent))
     if sys.platform == "win32":
-        return _on_path_of_windows(path or "") or sys.executable
+        # Few have a python3.exe, and the store's stubs have 0 bytes.
+        for folder in filter(None, (path or "").split(os.pathsep)):
+            for name in WINDOWS_NAMES:
+                with suppress(OSError):
+                    if Path(folder, name).stat().st_size:
+                        return str(Path(folder, name))
+        return sys.executable
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or sys.executable
-
-
-def _on_path_of_windows(path: str) -> str | None:
-    """The first Python on PATH. Few have a python3.exe, and the store's stubs have 0 bytes."""
-    for folder in filter(None, path.split(os.pathsep)):
-        for name in WINDOWS_NAMES:
-            with suppress(OSError):
-                if Path(folder, name).stat().st_size:
-                    return str(Path(folder, name))
-    return None
 
 
 def _is_own(environment: Path) -> bool:
@@ -149,16 +158,6 @@ def _python_in(environment: Path) -> str | None:
     return next((str(path) for path in candidates if os.access(path, os.X_OK)), None)
 
 
-def _find(name: str, python: str) -> str | None:
-    """The executable called `name`, searched for first beside the user's Python."""
-    beside = Path(python).parent
-    # conda on Windows keeps python.exe one level above the commands of its packages.
-    folders = [beside, beside / "Scripts"] if sys.platform == "win32" else [beside]
-    searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
-    path = shutil.which(name, path=searched)
-    return str(Path(path).absolute()) if path else None
-
-
 def _script(name: str) -> Path:
     path = Path(name)
     if path.is_file():
@@ -167,20 +166,7 @@ def _script(name: str) -> Path:
         raise UserError(f"{name} is a folder, not a script", "name the script in it", 2)
     if path.exists():
         raise UserError(f"{name} is not a regular file", "name a script that is one", 2)
-    near = _near_scripts(path)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"look for it: {_list_command(path)}"
-    raise UserError(f"no such script: {name} (in {Path.cwd()})", hint, 2)
-
-
-def _list_command(path: Path) -> str:
-    """The shell command that lists the nearest folder that exists."""
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-    shown = folder if folder != Path.cwd() else Path()
-    return f"dir {shown}" if sys.platform == "win32" else f"ls {shlex.quote(str(shown))}"
-
-
-def _near_scripts(path: Path) -> list[str]:
-    """Scripts here or below with the same name, and beside it with almost the same."""
+    # Scripts here or below with the same name, and beside it with almost the same.
     namesakes = [str(script) for script in _scripts_below(Path()) if script.name == path.name]
     neighbours: dict[str, str] = {}
     with suppress(OSError):
@@ -188,7 +174,14 @@ def _near_scripts(path: Path) -> list[str]:
         neighbours = {script.name: str(script) for script in beside}
     close = difflib.get_close_matches(path.name, neighbours, n=2, cutoff=0.7)
     similar = [neighbours[name] for name in close]
-    return [*dict.fromkeys([*similar, *sorted(namesakes, key=len)])][:3]
+    near = [*dict.fromkeys([*similar, *sorted(namesakes, key=len)])][:3]
+    hint = f"did you mean {' or '.join(near)}?"
+    if not near:
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        shown = folder if folder != Path.cwd() else Path()
+        lists = f"dir {shown}" if sys.platform == "win32" else f"ls {shlex.quote(str(shown))}"
+        hint = f"look for it: {lists}"
+    raise UserError(f"no such script: {name} (in {Path.cwd()})", hint, 2)
 
 
 def _scripts_below(folder: Path) -> Iterator[Path]:
@@ -225,12 +218,6 @@ def _no_command(words: Sequence[str], verb: str) -> str:
     script = Path(f"{name}.py")
     if script.is_file():
         raise UserError(f"no such command: {name}", f"did you mean {script}?", 2)
-    close = difflib.get_close_matches(name, _commands_on_path(), n=3, cutoff=0.75)
-    hint = f"did you mean {' or '.join(close)}?" if close else "check the spelling and PATH"
-    raise UserError(f"no such command: {name}", hint, 2)
-
-
-def _commands_on_path() -> list[str]:
     folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
     names: dict[str, None] = {}
     for folder in folders:
@@ -238,17 +225,6 @@ def _commands_on_path() -> list[str]:
             names.update(dict.fromkeys(path.name for path in folder.iterdir()))
         except OSError:
             continue
-    return list(names)
-
-
-def _script_among(words: Sequence[str]) -> Path | None:
-    """The first word that is a script, as in `torchrun --nproc-per-node 2 train.py ...`."""
-    paths = (Path(word) for word in words if word.lower().endswith(SCRIPT_SUFFIXES))
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _module_file(module: str) -> Path | None:
-    """The file that `python -m module` runs, if it lies under the working folder."""
-    base = Path(*module.split("."))
-    candidates = (base.with_name(f"{base.name}.py"), base / "__main__.py")
-    return next((path for path in candidates if path.is_file()), None)
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.75)
+    hint = f"did you mean {' or '.join(close)}?" if close else "check the spelling and PATH"
+    raise UserError(f"no such command: {name}", hint, 2)

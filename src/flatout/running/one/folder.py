@@ -17,7 +17,21 @@ def fresh(verb: str, under: Path | None = None) -> Path:
     """
     under = Path.cwd() if under is None else under
     try:
-        return _fresh_in(under / ROOT, verb)
+        root = under / ROOT
+        runs = root / "runs"
+        runs.mkdir(parents=True, exist_ok=True)
+        ignore = root / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        for number in count(1):
+            folder = runs / (f"{stamp}-{verb}" if number == 1 else f"{stamp}-{verb}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+        raise AssertionError("count() has no end")
     except OSError:
         return Path(tempfile.mkdtemp(prefix=f"flatout-{verb}-"))
 
@@ -28,20 +42,3 @@ def compile_cache(run_folder: Path) -> Path:
     """
     root = ROOT.absolute()
     return (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
-
-
-def _fresh_in(root: Path, verb: str) -> Path:
-    runs = root / "runs"
-    runs.mkdir(parents=True, exist_ok=True)
-    ignore = root / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    for number in count(1):
-        folder = runs / (f"{stamp}-{verb}" if number == 1 else f"{stamp}-{verb}-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("count() has no end")

@@ -37,7 +37,14 @@ def take(folder: Path, limit_entries: int = LIMIT_ENTRIES, limit_s: float = LIMI
     entries: dict[str, tuple[int, int]] = {}
     folders: set[str] = set()
     pending = deque([""])
-    deadline, own_files = time.monotonic() + limit_s, _own_output()
+    # The files that our own stdout and stderr go to, as in `flatout tune train.py > log`.
+    files = set()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):  # Windows numbers no console and no pipe
+                files.add((status.st_dev, status.st_ino))
+    deadline, own_files = time.monotonic() + limit_s, frozenset(files)
     while pending:
         if len(entries) > limit_entries or time.monotonic() > deadline:
             return Footprint(entries, frozenset(folders), complete=False)
@@ -51,17 +58,6 @@ def take(folder: Path, limit_entries: int = LIMIT_ENTRIES, limit_s: float = LIMI
             if size == -1:
                 pending.append(path)
     return Footprint(entries, frozenset(folders), complete=True)
-
-
-def _own_output() -> frozenset[tuple[int, int]]:
-    """The files that our own stdout and stderr go to, as in `flatout tune train.py > log`."""
-    files = set()
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):  # Windows numbers no console and no pipe
-                files.add((status.st_dev, status.st_ino))
-    return frozenset(files)
 
 
 def _list(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.running.one import environment, folder
@@ -216,25 +216,24 @@ def _safely(action: Callable[..., T], warn: Warn, *arguments: Any) -> T | None:
 def leave(returncode: int) -> int:
     """The exit code to end with. If a signal ended the program, it ends flatout too."""
     if returncode < 0:
-        _die(-returncode)
+        # End by this signal, so that the shell sees what it would have seen without flatout.
+        number = -returncode
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, AttributeError):  # None where the user has closed it
+                stream.flush()
+        if sys.platform != "win32":
+            import resource
+
+            # The program has already dumped its core; ours would be useless.
+            resource.setrlimit(
+                resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
+            )
+            with suppress(OSError, ValueError):  # SIGKILL has no handler to restore
+                signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        os._exit(128 + number)  # still here: process 1 of a container ignores signals
     # Windows has codes that are too large for `sys.exit` (0xC000013A after Ctrl-C).
     return returncode - 2**32 if returncode >= 2**31 else returncode
-
-
-def _die(number: int) -> NoReturn:
-    """End by this signal, so that the shell sees what it would have seen without flatout."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, AttributeError):  # None where the user has closed it
-            stream.flush()
-    if sys.platform != "win32":
-        import resource
-
-        # The program has already dumped its core; ours would be useless.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        with suppress(OSError, ValueError):  # SIGKILL has no handler to restore
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(128 + number)  # still here: process 1 of a container ignores signals
 
 
 def _prepare(

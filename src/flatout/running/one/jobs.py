@@ -32,7 +32,11 @@ def new_entry(program: str, run_folder: Path, boosts: tuple[str, ...] = ()) -> J
     namespace, ticks = pid_namespace(), ticks_of(os.getpid()) or 0
     name = job_list.entry_id(os.getpid(), ticks, namespace)
     folder = job_list.writable()
-    _sweep(folder)
+    # Remove what is left of jobs whose owner has been gone for a while.
+    for entry in _entries(folder):
+        ended = entry.ended_s if entry.ended_s is not None else entry.began_s
+        if owner_alive(entry) is False and abs(time.time() - ended) > KEPT_S:
+            job_list.remove(entry)
     rings = folder / f"{name}.rings"
     if rings.exists():  # an earlier run of this very process
         shutil.rmtree(rings, ignore_errors=True)
@@ -91,11 +95,3 @@ def _read(path: Path) -> JobEntry | None:
         return None
     entry = decode(JobEntry, raw)
     return entry if entry is not None and entry.version <= job_list.VERSION else None
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what is left of jobs whose owner has been gone for a while."""
-    for entry in _entries(folder):
-        ended = entry.ended_s if entry.ended_s is not None else entry.began_s
-        if owner_alive(entry) is False and abs(time.time() - ended) > KEPT_S:
-            job_list.remove(entry)

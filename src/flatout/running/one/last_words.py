@@ -67,13 +67,6 @@ def collected(
     name = _signal_name(returncode)
     if returncode == 0 or name in BY_USER:
         return []
-    texts = [*_exceptions(records), stderr]
-    if name in AS_A_SHELL_SAYS:
-        texts.append(AS_A_SHELL_SAYS[name].encode() + b"\n")
-    return [text for text in texts if text.strip()]
-
-
-def _exceptions(records: Iterable[tuple[int, wire.Record]]) -> list[bytes]:
     processes = Processes(records).all
     several = len({process.rank for process in processes}) > 1
     texts = []
@@ -82,7 +75,10 @@ def _exceptions(records: Iterable[tuple[int, wire.Record]]) -> list[bytes]:
         for crash in process.crashes:
             text = "".join(f"{head}{line}\n" for line in crash.splitlines())
             texts.append(text.encode("utf-8", "replace"))
-    return texts
+    texts.append(stderr)
+    if name in AS_A_SHELL_SAYS:
+        texts.append(AS_A_SHELL_SAYS[name].encode() + b"\n")
+    return [text for text in texts if text.strip()]
 
 
 def _signal_name(returncode: int) -> str:

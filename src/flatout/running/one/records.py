@@ -49,32 +49,24 @@ class Tail:
         The lines of one process keep their order; the processes come one after the other.
         """
         for path in sorted(self.folder.glob("*.jsonl")):
-            if path.stem.isdecimal():
-                for line in self._lines(path):
-                    record = self._parse(line)
-                    if record is not None:
-                        yield int(path.stem), record
-
-    def _lines(self, path: Path) -> list[bytes]:
-        try:
-            with path.open("rb") as file:
-                file.seek(self._offsets.get(path, 0))
-                data = file.read()
-        except OSError:
-            return []
-        self._offsets[path] = self._offsets.get(path, 0) + len(data)
-        *lines, rest = (self._partial.get(path, b"") + data).split(b"\n")
-        self._partial[path] = rest  # a line still being written
-        return lines
-
-    def _parse(self, line: bytes) -> wire.Record | None:
-        if not line.strip():
-            return None
-        try:
-            return wire.record(line.decode("utf-8"))
-        except Exception:  # whatever a damaged line makes the decoder raise
-            self.skipped += 1
-            return None
+            if not path.stem.isdecimal():
+                continue
+            try:
+                with path.open("rb") as file:
+                    file.seek(self._offsets.get(path, 0))
+                    data = file.read()
+            except OSError:
+                continue
+            self._offsets[path] = self._offsets.get(path, 0) + len(data)
+            *lines, rest = (self._partial.get(path, b"") + data).split(b"\n")
+            self._partial[path] = rest  # a line still being written
+            for line in filter(bytes.strip, lines):
+                try:
+                    record = wire.record(line.decode("utf-8"))
+                except Exception:  # whatever a damaged line makes the decoder raise
+                    self.skipped += 1
+                    continue
+                yield int(path.stem), record
 
 
 @dataclass

@@ -83,16 +83,12 @@ def same_process(pid: int, start_ticks: int, ran_s: float) -> bool:
     if pid <= 0:
         return False
     if not sys.platform.startswith("linux"):
-        return _runs_since(pid, ran_s)
+        try:
+            return psutil.Process(pid).create_time() < ran_s + CLOCK_CHANGE_S
+        except psutil.Error as error:
+            return not isinstance(error, psutil.NoSuchProcess)
     ticks = ticks_of(pid)
     return ticks is not None and (not start_ticks or ticks == start_ticks)
-
-
-def _runs_since(pid: int, unix_s: float) -> bool:
-    try:
-        return psutil.Process(pid).create_time() < unix_s + CLOCK_CHANGE_S
-    except psutil.Error as error:
-        return not isinstance(error, psutil.NoSuchProcess)
 
 
 def ticks_of(pid: int) -> int | None:

@@ -35,7 +35,22 @@ class Watchdog:
     def watch(self, pid: int, marker: str, session: bool) -> None:
         """End this program and every process whose orders are `marker`, if flatout dies."""
         if self._process is None:
-            self._start()
+            environment = {k: v for k, v in os.environ.items() if k != wire.ORDERS_ENV}
+            detached: dict[str, Any] = {"start_new_session": True}
+            if sys.platform == "win32":
+                flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+                detached = {"creationflags": flags}
+            with suppress(OSError):
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "flatout.running.one.watchdog"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    env=environment,
+                    **detached,
+                )
+                atexit.register(self._close)
         self._watched.add(pid)
         self._tell({"watch": pid, "marker": marker, "session": session})
 
@@ -43,24 +58,6 @@ class Watchdog:
         """The program has ended."""
         self._watched.discard(pid)
         self._tell({"forget": pid})
-
-    def _start(self) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != wire.ORDERS_ENV}
-        detached: dict[str, Any] = {"start_new_session": True}
-        if sys.platform == "win32":
-            flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-            detached = {"creationflags": flags}
-        with suppress(OSError):
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "flatout.running.one.watchdog"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=environment,
-                **detached,
-            )
-            atexit.register(self._close)
 
     def _tell(self, message: dict[str, Any]) -> None:
         if self._process is None or self._process.stdin is None:

@@ -109,7 +109,12 @@ class HangSearch:
     ) -> RankHang | None:
         first = self._first_look(watched)
         waiting = self._waiting(first)
-        suspects = self._suspects(watched, waiting, others)
+        # The ranks with the lowest step among those that do not wait, on all machines.
+        candidates = self._not_waiting(watched, waiting)
+        steps = [pulse.step or 0 for pulse in candidates]
+        if others is not None and others.least is not None:
+            steps.append(others.least)
+        suspects = [pulse for pulse in candidates if pulse.step == min(steps)]
         if not suspects and others is not None:
             return None  # they wait for a rank of another node
         if suspects and not self._is_missed(watched, waiting, suspects, others):
@@ -137,16 +142,6 @@ class HangSearch:
         rank = pulse.ring.header.rank
         place = stacks.place(second.get(rank, ""))
         return RankHang(rank, still_s + self._look_s, place, answers)
-
-    def _suspects(
-        self, watched: list[RankPulse], waiting: set[int], others: NodesStill | None
-    ) -> list[RankPulse]:
-        """The ranks with the lowest step among those that do not wait, on all machines."""
-        candidates = self._not_waiting(watched, waiting)
-        steps = [pulse.step or 0 for pulse in candidates]
-        if others is not None and others.least is not None:
-            steps.append(others.least)
-        return [pulse for pulse in candidates if pulse.step == min(steps)]
 
     def _is_missed(
         self,

@@ -139,7 +139,13 @@ def asked_layout(
     else:
         assert ranks is not None
         size = ranks
-        chosen = _first(size, visible)
+        # A GPU for each rank, or none if there is none or the user has hidden them all.
+        if visible and size > len(visible):
+            raise UserError(
+                f"--ranks {size}: there are {len(visible)} GPUs, and each rank needs its own",
+                f"--gpus all, or on CPU cores: {VISIBLE}= flatout run --ranks {size} train.py",
+            )
+        chosen = visible[:size]
         if not chosen and size > cores:
             raise UserError(
                 f"--ranks {size} needs {size} CPU cores; this process may use {cores}",
@@ -201,13 +207,3 @@ def _named(asked: str, visible: tuple[str, ...], least: int) -> tuple[str, ...]:
         wrong = f"there is no GPU {unknown[0]!r}" if unknown else "a GPU is named twice"
         raise UserError(f"--gpus {asked}: {wrong}; there are {', '.join(visible)}", "--gpus all")
     return tuple(name for name in visible if name in names)
-
-
-def _first(size: int, visible: tuple[str, ...]) -> tuple[str, ...]:
-    """A GPU for each of `size` ranks, or none if there is none or the user has hidden them all."""
-    if visible and size > len(visible):
-        raise UserError(
-            f"--ranks {size}: there are {len(visible)} GPUs, and each rank needs its own",
-            f"--gpus all, or on CPU cores: {VISIBLE}= flatout run --ranks {size} train.py",
-        )
-    return visible[:size]

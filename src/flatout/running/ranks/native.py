@@ -66,9 +66,18 @@ class NativeStart:
             # As `accelerate launch --cpu`: else each rank on CPU cores believes that it is alone.
             variables["ACCELERATE_USE_CPU"] = "true"
         if place.machines > 1:
-            variables.update(_over_machines(place, base))
+            variables["NODE_RANK"], variables["NNODES"] = str(place.machine), str(place.machines)
+            # By default gloo takes the address of the host's name, which on many systems is
+            # 127.0.1.1: ranks of other machines would look for this one on their own machine.
+            if not base.get(GLOO_INTERFACE) and (card := interface(place.host)) is not None:
+                variables[GLOO_INTERFACE] = card
             if by_slurm:
-                variables.update(_as_slurm_tasks(local, place))
+                # As if Slurm had started a task for each rank: some programs read nothing else.
+                variables["SLURM_PROCID"] = str(place.first + local)
+                variables["SLURM_LOCALID"] = str(local)
+                variables["SLURM_NODEID"] = str(place.machine)
+                for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"):
+                    variables[name] = str(place.total)
         return variables
 
     def begun(self) -> NativeStart:
@@ -100,18 +109,6 @@ def _as_torchrun(local: int, size: int, place: RankPlace) -> dict[str, str]:
     }
 
 
-def _over_machines(place: RankPlace, base: Mapping[str, str]) -> dict[str, str]:
-    """What some programs also read, and the network interface for gloo.
-
-    By default gloo takes the address of the host's name, which on many systems is 127.0.1.1: ranks
-    of other machines would look for this one on their own machine.
-    """
-    variables = {"NODE_RANK": str(place.machine), "NNODES": str(place.machines)}
-    if not base.get(GLOO_INTERFACE) and (name := interface(place.host)) is not None:
-        variables[GLOO_INTERFACE] = name
-    return variables
-
-
 def interface(address: str) -> str | None:
     """Name of the network interface that has this address, or None if unknown."""
     try:
@@ -123,17 +120,6 @@ def interface(address: str) -> str | None:
         if any(entry.address.partition("%")[0] == bare for entry in entries):
             return name
     return None
-
-
-def _as_slurm_tasks(local: int, place: RankPlace) -> dict[str, str]:
-    """As if Slurm had started a task for each rank: some programs read nothing else."""
-    rank, total = str(place.first + local), str(place.total)
-    return {
-        "SLURM_PROCID": rank,
-        "SLURM_LOCALID": str(local),
-        "SLURM_NODEID": str(place.machine),
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), total),
-    }
 
 
 def starts_group(script: Path | None) -> bool:

@@ -155,7 +155,19 @@ class StartedRanks:
         self._members = [_Member(self.layout.first, process, self.log())]
         try:
             for local in range(1, self.layout.size):
-                started = self._started(local, environment)
+                assert self._orders is not None
+                rank = self.layout.first + local
+                folder = self._folder / f"rank{rank}"
+                orders = replace(
+                    self._orders, ranks=self._rank_orders(local, str(folder / "scratch"))
+                )
+                base = {**environment, wire.ORDERS_ENV: str(write_orders(orders, folder))}
+                started = TrialProcess(
+                    self.command.argv,
+                    self.layout.environment(local, base),
+                    Path(orders.records),
+                    self._folder / f"rank{rank}.log",
+                )
                 self._members.append(_Member(self.layout.first + local, started, started.log))
             while not self._over():
                 time.sleep(self.limits.poll_s)
@@ -210,19 +222,6 @@ class StartedRanks:
         # Locks of files work in memory; over NFS they may not.
         store = Path(self._orders.pulse or self._folder) / "store"
         return self.layout.orders(local, store, scratch, str(Path.cwd()))
-
-    def _started(self, local: int, environment: Mapping[str, str]) -> TrialProcess:
-        assert self._orders is not None
-        rank = self.layout.first + local
-        folder = self._folder / f"rank{rank}"
-        orders = replace(self._orders, ranks=self._rank_orders(local, str(folder / "scratch")))
-        base = {**environment, wire.ORDERS_ENV: str(write_orders(orders, folder))}
-        return TrialProcess(
-            self.command.argv,
-            self.layout.environment(local, base),
-            Path(orders.records),
-            self._folder / f"rank{rank}.log",
-        )
 
     def _end(self, members: Iterable[_Member]) -> None:
         """End these ranks with all that they started; rank 0 only if it still runs."""
