@@ -39,17 +39,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    if not isinstance(error, RuntimeError) or _of_collectives(error):
+    if not isinstance(error, RuntimeError):
+        return False
+    distributed: Any = torch.distributed
+    if distributed.is_available() and isinstance(error, distributed.DistError):
         return False
     text = str(error)
     return bool(_MESSAGES.search(text)) or (
         bool(_AMBIGUOUS_MESSAGES.search(text)) and _device_is_full()
     )
-
-
-def _of_collectives(error: RuntimeError) -> bool:
-    distributed: Any = torch.distributed
-    return distributed.is_available() and isinstance(error, distributed.DistError)
 
 
 def _device_is_full() -> bool:

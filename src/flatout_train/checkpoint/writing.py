@@ -50,7 +50,13 @@ def write(staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int) -> 
 
     def write_states() -> None:
         assert path is not None
-        _write_states(staged, folder, path)
+        staged.ready()
+        if not path.is_dir():
+            raise CheckpointError(
+                f"{folder.path} is not the same folder on all machines: pass a shared folder"
+            )
+        for name, state in staged.states.items():
+            files.write(path / f"{name}.pt", state)
 
     try:
         ranks.together(staged.check, group)
@@ -79,16 +85,6 @@ def _prune(folder: Folder, keep: int, newest: SavedCheckpoint) -> None:
             f"the checkpoint {newest.path} is safe, but an older one could not be removed "
             f"({error.strerror}): remove it by hand, or raise keep"
         ) from error
-
-
-def _write_states(staged: Staged, folder: Folder, temporary: Path) -> None:
-    staged.ready()
-    if not temporary.is_dir():
-        raise CheckpointError(
-            f"{folder.path} is not the same folder on all machines: pass a shared folder"
-        )
-    for name, state in staged.states.items():
-        files.write(temporary / f"{name}.pt", state)
 
 
 def cannot_write(folder: Folder, error: OSError) -> CheckpointError:

@@ -200,21 +200,16 @@ def recolour(images: Tensor, cuts: Cuts, draws: Tensor) -> Tensor:
     most = torch.tensor(cuts.colours, dtype=drawn.dtype)
     factors = (1 + most * (2 * drawn - 1)).to(images.device, images.dtype)
     order = sorted(range(3), key=lambda part: float(draws[0, part]))
+    luma = torch.tensor([0.299, 0.587, 0.114], device=images.device, dtype=images.dtype)
     for part in order:
         factor = factors[:, part].view(-1, 1, 1, 1)
         if part == 0:
             images = (images * factor).clamp_(0, 255)
             continue
-        grey = (images * _luma(images)).sum(1, keepdim=True)
+        grey = (images * luma.view(1, 3, 1, 1)).sum(1, keepdim=True)
         base = grey.mean((1, 2, 3), keepdim=True) if part == 1 else grey
         images = torch.lerp(base.expand_as(images), images, factor).clamp_(0, 255)
     return images
-
-
-def _luma(images: Tensor) -> Tensor:
-    return torch.tensor([0.299, 0.587, 0.114], device=images.device, dtype=images.dtype).view(
-        1, 3, 1, 1
-    )
 
 
 class Normalise:

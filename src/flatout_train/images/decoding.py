@@ -61,7 +61,9 @@ class PillowPicture:
 
     def region(self, box: Box | None, scale: float) -> Tensor:
         image = self._image
-        if (by := _eighths(scale)) > 1:  # only effective for JPEG files
+        # The largest divisor of a side that still gives at least `scale`.
+        by = next(divisor for divisor in (8, 4, 2, 1) if divisor == 1 or scale * divisor <= 1)
+        if by > 1:  # only effective for JPEG files
             image.draft(None, (max(1, image.width // by), max(1, image.height // by)))
         if self._orientation != 1:
             image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
@@ -122,8 +124,3 @@ def rate(samples: Sequence[bytes]) -> float:
     except Exception:  # a corrupt sample
         return 0.0
     return len(samples) / best
-
-
-def _eighths(scale: float) -> int:
-    """The largest divisor of a side (8, 4, 2 or 1) that still gives at least `scale`."""
-    return next(divisor for divisor in (8, 4, 2, 1) if divisor == 1 or scale * divisor <= 1)

@@ -67,7 +67,9 @@ def find(
 
 
 def _by_class_folder(root: Path, classes: Sequence[str] | None) -> ImageFiles:
-    found_classes = sorted(entry.name for entry in root.iterdir() if _is_class(entry))
+    found_classes = sorted(
+        entry.name for entry in root.iterdir() if not entry.name.startswith(".") and entry.is_dir()
+    )
     if classes is None:
         chosen = found_classes
         if not chosen:
@@ -95,10 +97,6 @@ def _by_class_folder(root: Path, classes: Sequence[str] | None) -> ImageFiles:
         )
     labels = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts))
     return ImageFiles(root, names, labels, chosen, others)
-
-
-def _is_class(entry: Path) -> bool:
-    return not entry.name.startswith(".") and entry.is_dir()
 
 
 def _no_classes(root: Path) -> str:

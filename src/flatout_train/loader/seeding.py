@@ -55,14 +55,11 @@ def _seed_all(seed: int, own: Sequence[Any]) -> None:
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random").seed([seed & 0xFFFFFFFF, seed >> 32])
     for number, generator in enumerate(own):
-        _seed(generator, seed_for(seed, number))
-
-
-def _seed(generator: Any, seed: int) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif hasattr(generator, "bit_generator"):
-        bits = generator.bit_generator
-        bits.state = type(bits)(seed).state
-    else:
-        generator.seed(seed % 2**32)
+        own_seed = seed_for(seed, number)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(own_seed)
+        elif hasattr(generator, "bit_generator"):
+            bits = generator.bit_generator
+            bits.state = type(bits)(own_seed).state
+        else:
+            generator.seed(own_seed % 2**32)

@@ -82,15 +82,14 @@ class IndexedSource:
         first = next(requests, None)
         if first is None:  # there are more ranks now, and the rest is too little for a batch each
             return
-        if self._loader is None or self._has_changed(self._loader):
+        # Workers may hold an older state of the data set than the program does.
+        if self._loader is None or (
+            self._loader.num_workers > 0 and self._state != state(self.settings.dataset)
+        ):
             self._loader = self._begun(first, world)
         self._requests.rest = itertools.chain([first], requests)
         marked = ((batch, {"position": end}) for batch, end in self._loader)
         yield from on_device(marked, self.settings.device)
-
-    def _has_changed(self, loader: DataLoader[Any]) -> bool:
-        """Whether workers hold an older state of the data set than the program does."""
-        return loader.num_workers > 0 and self._state != state(self.settings.dataset)
 
     def _begun(self, first: Request, world: World) -> DataLoader[Any]:
         workers = self._workers(first, world)

@@ -117,16 +117,13 @@ class Group:
             total = added(weights)
             return [divided(weight, total) for weight in weights]
         if self.nominal is None:
-            self.nominal = self._nominal(added(weights))
+            # The nominal weight is that of the first batch; waits for the device, once.
+            first = float(added(weights))
+            first = first if first > 0 else 1.0
+            # Ranks average their gradients, so all must use the same nominal weight.
+            self.nominal = first if self.ranks is None else self.ranks.largest(first, self.device)
         share = self.nominal * self.every
         return [weight / share for weight in weights]
-
-    def _nominal(self, weight: Weight) -> float:
-        """The nominal weight, that of the first batch; waits for the device, once."""
-        first = float(weight)
-        first = first if first > 0 else 1.0
-        # Ranks average their gradients, so all must use the same nominal weight.
-        return first if self.ranks is None else self.ranks.largest(first, self.device)
 
     def add(self, batch: Any, parts: int, loss: Tensor, weights: list[Weight]) -> None:
         """Add a batch that is in the gradient, in `parts` parts; `loss` is its weighted mean."""

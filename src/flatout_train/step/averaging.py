@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from flatout_train.errors import UsageError
@@ -32,16 +32,13 @@ class Average(AveragedModel):
             copy_all(*weights)
         else:
             for old, new in by_kind(*weights):
-                self._blend(old, new)
+                if old[0].is_floating_point() or old[0].is_complex():
+                    torch._foreach_lerp_(old, new, 1 - self._decay)
+                    continue
+                for average, value in zip(old, new, strict=True):
+                    average.copy_(average * self._decay + value * (1 - self._decay))
         copy_all(list(self.module.buffers()), list(model.buffers()))
         self.n_averaged += 1
-
-    def _blend(self, old: list[Tensor], new: list[Tensor]) -> None:
-        if old[0].is_floating_point() or old[0].is_complex():
-            torch._foreach_lerp_(old, new, 1 - self._decay)
-            return
-        for average, value in zip(old, new, strict=True):
-            average.copy_(average * self._decay + value * (1 - self._decay))
 
 
 def average_of(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:

@@ -69,7 +69,7 @@ class Fit:
         if one sample does not fit or the batch cannot be split. A step that several ranks share
         cannot be repeated by one of them: do not run it here.
         """
-        load = _load(batch)
+        load = float(sum(tensor.numel() for tensor in nests.tensors(batch)))
         random = random_states(self._device)
         repeated = False
         while True:
@@ -81,7 +81,9 @@ class Fit:
                     raise
                 failure = error
             else:
-                self._fitted(parts, share, load)
+                self._largest_fitting = max(self._largest_fitting, share)
+                if load >= self._smallest_failing:
+                    self._last_parts = parts
                 return loss
             undo()
             _set_random_states(self._device, random)
@@ -119,11 +121,6 @@ class Fit:
             parts = min(2 * parts, rows)
         return parts, _share(load, rows, parts)
 
-    def _fitted(self, parts: int, share: float, load: float) -> None:
-        self._largest_fitting = max(self._largest_fitting, share)
-        if load >= self._smallest_failing:
-            self._last_parts = parts
-
     def _too_large(self, error: Exception, batch: Any, parts: int, share: float) -> None:
         """Remember that a part was too large; raises if nothing is left to try."""
         self._smallest_failing = min(self._smallest_failing, share)
@@ -144,11 +141,6 @@ class Fit:
             return False
         self._largest_fitting, self._smallest_failing, self._last_parts = 0.0, math.inf, 1
         return True
-
-
-def _load(batch: Any) -> float:
-    """The size of a batch: the number of elements of all its tensors."""
-    return float(sum(tensor.numel() for tensor in nests.tensors(batch)))
 
 
 def _share(load: float, rows: int, parts: int) -> float:

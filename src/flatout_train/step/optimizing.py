@@ -77,13 +77,10 @@ class _StepSwitch(FusedUpdate):
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if self.steps >= CHECKED_STEPS or self.sparse:
             return None
-        if any(grad.layout != torch.strided for grad in self._gradients()):
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if any(p.grad is not None and p.grad.layout != torch.strided for p in parameters):
             self._restore()
             self.sparse = True  # neither kernel supports sparse gradients
             return None
         self._set()
         return super()._before_step(optimizer, args, kwargs)
-
-    def _gradients(self) -> list[Any]:
-        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
-        return [p.grad for p in parameters if p.grad is not None]

@@ -38,7 +38,11 @@ def recompute(model: nn.Module) -> Callable[[], None]:
 
     Raises UsageError if there is no repeated block.
     """
-    blocks = [block for block in repeated_blocks(model) if _can_change(block)]
+    blocks = [
+        block
+        for block in repeated_blocks(model)
+        if "forward" not in vars(block) and not isinstance(block, torch.jit.ScriptModule)
+    ]
     if not blocks:
         raise UsageError(
             f"{type(model).__name__} has no repeated blocks to recompute: call "
@@ -54,10 +58,6 @@ def recompute(model: nn.Module) -> Callable[[], None]:
                 object.__setattr__(block, "__class__", cls)
 
     return undo
-
-
-def _can_change(block: nn.Module) -> bool:
-    return "forward" not in vars(block) and not isinstance(block, torch.jit.ScriptModule)
 
 
 _reconstructor: Any = vars(copyreg)["_reconstructor"]

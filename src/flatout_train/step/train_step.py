@@ -143,7 +143,7 @@ class TrainStep:
         choices: Choices,
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        self.device = next(filter(_is_trainable, model.parameters())).device
+        self.device = next(p for p in model.parameters() if p.requires_grad).device
         self._options, self._choices, self._loss_fn = options, choices, loss_fn
         self._bare: nn.Module = unwrapped(model)
         self._pair = loss_fn is not None and not loss_call.takes_model(loss_fn)
@@ -394,7 +394,3 @@ class TrainStep:
         if self._graph_step is not None:
             self._graph_step.close()
             self._graph_step, self._graph_note = None, reason
-
-
-def _is_trainable(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad

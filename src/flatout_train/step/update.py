@@ -181,7 +181,8 @@ class DeviceUpdate(Update):
         if correction is not None:
             norm = norm * correction
         found_inf = _flag(norm if self.ranks else norm + loss)
-        looks = self._must_look()
+        # Wait for the device in each step under "skip" if the optimizer cannot skip.
+        looks = self._needs_first_look() or (self.policy != "stop" and not self.skips_on_device)
         self._clip(grads, norm, correction)
         if self.policy != "stop":
             self.buffers.restore_where(found_inf)
@@ -192,10 +193,6 @@ class DeviceUpdate(Update):
         else:
             self.optimizer.step()
         return norm, parts, True
-
-    def _must_look(self) -> bool:
-        """Whether to wait for the device: each step under "skip" if the optimizer cannot skip."""
-        return self._needs_first_look() or (self.policy != "stop" and not self.skips_on_device)
 
     def _step_where_not(self, found_inf: Tensor) -> None:
         optimizer: Any = self.optimizer

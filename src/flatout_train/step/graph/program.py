@@ -115,12 +115,9 @@ class Program:
             for name, tensor in value.named_buffers():
                 self._references.append((attrgetter(name), value, tensor, f"{label}.{name}"))
         elif value is not None and not isinstance(value, type):
-            self._callable_object(value, label, depth)
-
-    def _callable_object(self, value: Any, label: str, depth: int) -> None:
-        call = getattr(type(value), "__call__", None)  # noqa: B004 - its code is wanted
-        if isinstance(call, types.FunctionType):
-            self._code(call, value, label, depth)
+            call = getattr(type(value), "__call__", None)  # noqa: B004 - its code is wanted
+            if isinstance(call, types.FunctionType):
+                self._code(call, value, label, depth)
 
     def _code(self, function: Any, owner: Any, label: str, depth: int) -> None:
         """Search one function, called with `owner` as its first argument."""

@@ -134,7 +134,8 @@ class WholeStep:
         if signature is None:
             self._active = None
             return None
-        kind = (signature, self._rates.key(), self._flags())
+        assert self._placement is not None
+        kind = (signature, self._rates.key(), self._placement.flags())
         key = (kind, self._program.number())
         recording = self._find(key)
         if recording is None:
@@ -196,11 +197,6 @@ class WholeStep:
         if problem is not None:
             self._refuse(problem)
         return problem is not None
-
-    def _flags(self) -> Hashable:
-        placement = self._placement
-        assert placement is not None
-        return placement.flags()
 
     def _signature(self, batch: Any, tensors: list[Tensor]) -> Hashable | None:
         """The batch's structure, shapes and plain values, or None if it cannot be recorded."""
