@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flatout_agent.job import Job
+from flatout_agent.speedups.accurate_ends import accurate_function
 from flatout_agent.speedups.precision import AutocastCall
 
 SURE = 9.5
@@ -55,7 +56,8 @@ def test_the_gradient_of_an_example_that_the_model_is_sure_of_is_not_lost(
     written = gradient(model, loss)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = gradient(model, loss)
-    assert not abs(rounded / written - 1) < 0.5, "torch has mended it: ours can go"
+    if not accurate_function("cpu", "log_softmax.int")._holders:  # no other test has left it on
+        assert not abs(rounded / written - 1) < 0.5, "torch has mended it: ours can go"
 
     for _ in range(2):  # the second time it is known from the first call on
         undo = AutocastCall(model, "cpu", torch.bfloat16).around(Job(), model)
