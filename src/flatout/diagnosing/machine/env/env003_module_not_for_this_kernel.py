@@ -45,27 +45,22 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not kernel.nvidia_module_for or release is None or release in kernel.nvidia_module_for:
         return
     place = driver_state.place(machine)
-    yield Diagnosis(
-        title=f"the NVIDIA module is not built for the running kernel {release}"[:100],
-        evidence=f"running: {release}; nvidia.ko is there for "
-        f"{', '.join(kernel.nvidia_module_for)}; {_parts(kernel)}",
-        cure=Cure(_text(kernel), _commands(place, kernel)),
-    )
-
-
-def _parts(kernel: LinuxKernel) -> str:
     words = {True: "there", False: "missing", None: "not known"}
-    return f"kernel headers: {words[kernel.headers]}; dkms: {words[kernel.dkms]}"
-
-
-def _text(kernel: LinuxKernel) -> str:
     if kernel.dkms is False:
-        return (
+        text = (
             "Reinstall the driver with DKMS, which builds it for each kernel update. Until "
             "then the previous kernel in the boot menu still works."
         )
-    first = "Install the kernel's headers and build" if kernel.headers is not True else "Build"
-    return f"{first} the module for the running kernel with DKMS, then load it."
+    else:
+        first = "Install the kernel's headers and build" if kernel.headers is not True else "Build"
+        text = f"{first} the module for the running kernel with DKMS, then load it."
+    yield Diagnosis(
+        title=f"the NVIDIA module is not built for the running kernel {release}"[:100],
+        evidence=f"running: {release}; nvidia.ko is there for "
+        f"{', '.join(kernel.nvidia_module_for)}; kernel headers: {words[kernel.headers]}; "
+        f"dkms: {words[kernel.dkms]}",
+        cure=Cure(text, _commands(place, kernel)),
+    )
 
 
 def _commands(place: Target, kernel: LinuxKernel) -> tuple[str, ...]:

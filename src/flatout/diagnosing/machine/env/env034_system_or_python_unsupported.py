@@ -83,15 +83,12 @@ def _bits(machine: Machine) -> Reason | None:
     python = machine.interpreter
     if python is None or python.bits != 32:
         return None
-    cure = Cure("Install a 64-bit Python.", _python(machine))
+    line = "# install the 64-bit Python of your system"
+    if software.on(machine, "Windows"):
+        line = "winget install --architecture x64 Python.Python.3.13"
+    cure = Cure("Install a 64-bit Python.", (line,))
     where = python.executable or "Python"
     return "a 32-bit Python: torch has no wheels for it", f"{where}: 32 bits", cure, Severity.ERROR
-
-
-def _python(machine: Machine) -> tuple[str, ...]:
-    if software.on(machine, "Windows"):
-        return ("winget install --architecture x64 Python.Python.3.13",)
-    return ("# install the 64-bit Python of your system",)
 
 
 def _libc(machine: Machine) -> Reason | None:
