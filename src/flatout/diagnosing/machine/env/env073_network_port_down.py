@@ -50,27 +50,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     most = f" at {usual:g} Gbit/s" if usual is not None else ""
     well = [port for port in active if port not in odd]
     spare = 0 < len(machine.gpus or ()) <= len(well)
-    yield Diagnosis(
-        title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {_state(odd)}"[:100],
-        evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
-        cure=Cure(_text(spare), _commands(machine, odd, well)),
-        severity=Severity.NOTE if spare else None,
-    )
-
-
-def _text(spare: bool) -> str:
+    down = [port for port in odd if _down(port)]
+    state = "slow" if not down else "down" if len(down) == len(odd) else "down or slow"
     text = (
         "Check the port's state, cable and error counters; until it is repaired, leave it out of "
         "NCCL_IB_HCA."
     )
     if spare:
-        return f"Nothing, if the port is not meant for training (storage, or not cabled). {text}"
-    return text
-
-
-def _state(odd: list[NetworkPort]) -> str:
-    down = [port for port in odd if _down(port)]
-    return "slow" if not down else "down" if len(down) == len(odd) else "down or slow"
+        text = f"Nothing, if the port is not meant for training (storage, or not cabled). {text}"
+    yield Diagnosis(
+        title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {state}"[:100],
+        evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
+        cure=Cure(text, _commands(machine, odd, well)),
+        severity=Severity.NOTE if spare else None,
+    )
 
 
 def _down(port: NetworkPort) -> bool:

@@ -112,11 +112,8 @@ def rocm_of(torch: Torch | None) -> str | None:
     """The ROCm that torch was built with, or None if not a ROCm build or unknown."""
     if torch is None:
         return None
-    return (torch.build or "").removeprefix("rocm") if _rocm_build(torch) else torch.hip
-
-
-def _rocm_build(torch: Torch) -> bool:
-    return (torch.build or "").startswith("rocm")
+    build = torch.build or ""
+    return build.removeprefix("rocm") if build.startswith("rocm") else torch.hip
 
 
 def cpu_build(torch: Torch) -> bool:
