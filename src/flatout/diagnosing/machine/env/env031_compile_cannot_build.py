@@ -43,7 +43,7 @@ from flatout.installing import pytorch as wheels
 from flatout.installing import system_packages, target
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.interpreter import Interpreter, Torch
+from flatout.nouns.interpreter import Torch
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV031", severity=Severity.WARNING, since="0.2.0")
@@ -58,7 +58,17 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if python is None or torch is None or release is None or release < (2, 0):
         return
     if python.compiler_searched and not python.compiler:
-        yield _compiler(machine, python, torch)
+        lines = system_packages.commands(target.of(machine), "compiler")
+        if python.conda and software.on(machine, "Linux"):
+            lines += ("# or without administrator's rights: conda install -c conda-forge gxx",)
+        compilers = COMPILERS.get(machine.system.name or "", "g++ and clang++")
+        yield Diagnosis(
+            title="no C++ compiler: torch.compile cannot work",
+            evidence=f"looked for {compilers}, found none; {software.label(torch)} has "
+            "torch.compile",
+            cure=Cure("Install a compiler; only compiled functions need it.", lines),
+            severity=Severity.NOTE if software.on(machine, "Windows") else None,
+        )
     if python.headers is False:
         yield Diagnosis(
             title=f"Python.h is missing for Python {python.version or ''}".rstrip(),
@@ -71,19 +81,6 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         )
     if python.packages is not None and not software.package(machine, *TRITON):
         yield from _triton(machine, torch)
-
-
-def _compiler(machine: Machine, python: Interpreter, torch: Torch) -> Diagnosis:
-    lines = system_packages.commands(target.of(machine), "compiler")
-    if python.conda and software.on(machine, "Linux"):
-        lines = (*lines, "# or without administrator's rights: conda install -c conda-forge gxx")
-    compilers = COMPILERS.get(machine.system.name or "", "g++ and clang++")
-    return Diagnosis(
-        title="no C++ compiler: torch.compile cannot work",
-        evidence=f"looked for {compilers}, found none; {software.label(torch)} has torch.compile",
-        cure=Cure("Install a compiler; only compiled functions need it.", lines),
-        severity=Severity.NOTE if software.on(machine, "Windows") else None,
-    )
 
 
 def _triton(machine: Machine, torch: Torch) -> Iterator[Diagnosis]:

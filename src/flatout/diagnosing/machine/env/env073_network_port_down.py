@@ -58,10 +58,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
     if spare:
         text = f"Nothing, if the port is not meant for training (storage, or not cabled). {text}"
+    place = target.of(machine)
+    adapters = dict.fromkeys(port.name.partition("/")[0] for port in odd)
+    commands = [
+        *system_packages.commands(place, "infiniband"),
+        *(f"ibstat {shell.quote(place, adapter)}" for adapter in adapters),
+        "perfquery -x",
+    ]
+    if well:  # the leading = means "exactly these"; quoted because zsh would expand it
+        ports_to_use = ",".join(port.name.replace("/", ":") for port in well)
+        commands.append(f"export NCCL_IB_HCA='={ports_to_use}'")
     yield Diagnosis(
         title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {state}"[:100],
         evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
-        cure=Cure(text, _commands(machine, odd, well)),
+        cure=Cure(text, tuple(commands)),
         severity=Severity.NOTE if spare else None,
     )
 
@@ -78,21 +88,3 @@ def _slow(port: NetworkPort, usual: float | None) -> bool:
 def _facts(port: NetworkPort) -> str:
     rate = f" at {port.rate_gbit_per_s:g} Gbit/s" if port.rate_gbit_per_s is not None else ""
     return f"{port.name}: {port.state or 'state not known'}{rate}"
-
-
-def _commands(
-    machine: Machine, odd: list[NetworkPort], healthy: list[NetworkPort]
-) -> tuple[str, ...]:
-    place = target.of(machine)
-    names = [shell.quote(place, port.name.partition("/")[0]) for port in odd]
-    well = [port.name.replace("/", ":") for port in healthy]
-    leave_out = (
-        # the leading = means "exactly these"; quoted because zsh would expand it
-        (f"export NCCL_IB_HCA='={','.join(well)}'",) if well else ()
-    )
-    return (
-        *system_packages.commands(place, "infiniband"),
-        *(f"ibstat {name}" for name in dict.fromkeys(names)),
-        "perfquery -x",
-        *leave_out,
-    )
