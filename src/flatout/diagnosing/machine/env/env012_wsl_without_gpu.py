@@ -67,8 +67,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     files, place = machine.kernel.device_files, machine.container
     if place.wsl == 1:
         yield _first_version(machine)
-    reaches = any(file.path == "/dev/dxg" and file.exists for file in files or ())
-    if place.wsl == 2 and place.kind is None and files is not None and not reaches:
+    there = any(file.path == "/dev/dxg" and file.exists for file in files or ())
+    if place.wsl == 2 and place.kind is None and files is not None and not there:
         yield _no_device(machine)
     yield from _driver(machine)
 

@@ -46,15 +46,11 @@ CHECK = Check(code="ENV034", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the first reason; milder if torch works or an older release still fits."""
-    of_system = list(_system(machine))
-    yield from of_system or _python_version(machine)
-
-
-def _system(machine: Machine) -> Iterator[Diagnosis]:
     reason = (
         _bits(machine) or _libc(machine) or _windows(machine) or _macos(machine) or _intel(machine)
     )
     if reason is None:
+        yield from _python_version(machine)
         return
     title, evidence, cure, severity = reason
     torch = machine.torch
