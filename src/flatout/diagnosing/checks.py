@@ -124,10 +124,6 @@ class CheckKind(Generic[Facts]):
         paths = (FOLDER / self.folder).glob("*/*.py")
         return [CheckFile(path) for path in sorted(paths) if FILE.fullmatch(path.stem)]
 
-    def names(self) -> list[str]:
-        """The ids of all its checks, by code."""
-        return [file.id for file in self.files()]
-
     def load(self, check_id: str) -> CheckModule[Facts]:
         """The module of one check. Raises KeyError if none has that id."""
         for file in self.files():

@@ -23,7 +23,10 @@ def label(gpu: Gpu) -> str:
     makers = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
     maker = makers.get(gpu.vendor, gpu.vendor)
     name = data_sheets.without_maker(gpu.name) if gpu.name else f"{maker} GPU"
-    return f"{name[:TITLE].rstrip()} ({_number(gpu)})"
+    number = f"at {gpu.pci_address}" if gpu.pci_address else "GPU"
+    if gpu.index is not None:
+        number = f"GPU {gpu.index}"
+    return f"{name[:TITLE].rstrip()} ({number})"
 
 
 def subject(gpus: Sequence[Gpu]) -> str:
@@ -132,9 +135,3 @@ def _own(gpu: Gpu) -> bool:
     if gpu.vendor == "nvidia":
         return bool(gpu.name) and kind not in WITH_PROCESSOR
     return gpu.vendor == "amd" and kind is not None and kind not in WITH_PROCESSOR
-
-
-def _number(gpu: Gpu) -> str:
-    if gpu.index is not None:
-        return f"GPU {gpu.index}"
-    return f"at {gpu.pci_address}" if gpu.pci_address else "GPU"

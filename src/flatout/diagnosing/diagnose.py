@@ -102,7 +102,10 @@ def diagnose_profile(
         for pair in _diagnosed(module, partial(module.check, profile), profile)
     ]
     order = list(Severity)
-    roots = _without_consequences(_without_parts(found), loaded)
+    # A finding goes whose time another one explains with its cause.
+    covering = [pair for pair in found if pair[1].covers]
+    wholes = [pair[0] for pair in found if not any(_is_part(pair, whole) for whole in covering)]
+    roots = _without_consequences(wholes, loaded)
     return tuple(
         sorted(
             (finding for finding in roots if finding.boost not in profile.boosts),
@@ -133,12 +136,6 @@ def _without_consequences(
         code for module in modules if module.CHECK.code in present for code in module.CHECK.hides
     }
     return [finding for finding in findings if finding.code not in hidden]
-
-
-def _without_parts(found: Sequence[tuple[Finding, Diagnosis]]) -> list[Finding]:
-    """The findings whose time no other finding explains with its cause."""
-    covering = [pair for pair in found if pair[1].covers]
-    return [pair[0] for pair in found if not any(_is_part(pair, whole) for whole in covering)]
 
 
 def _is_part(pair: tuple[Finding, Diagnosis], whole: tuple[Finding, Diagnosis]) -> bool:

@@ -176,9 +176,31 @@ def _memory(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     for shortfall in shortfalls.memory(benched, machine):
         gpu = shortfall.gpu
         if gpu is not None and _gddr_with_ecc(gpu):
-            yield _ecc(machine, shortfall, gpu)
+            yield Diagnosis(
+                title=f"{shortfall.label}: {units.share(shortfall.share)} of its bandwidth, ECC on",
+                evidence=f"{shortfall.figures}; ECC is on",
+                cure=Cure(
+                    "Keep ECC, or switch it off where a wrong bit is acceptable; this needs a GPU "
+                    "reset.",
+                    devices.settings(machine, [f"# {devices.smi([gpu], '-e 0')}"]),
+                ),
+                severity=Severity.NOTE,
+            )
         elif not shortfalls.other_programs(gpu):
-            yield _slow_memory(shortfall, gpu)
+            nvidia = [gpu] if gpu is not None and gpu.vendor == "nvidia" else []
+            look = "-q -d CLOCK,ECC,ROW_REMAPPER,PERFORMANCE"
+            now, most = (gpu.clock_memory_mhz, gpu.clock_memory_max_mhz) if gpu else (None, None)
+            clock = f"; memory at {now} of {most} MHz under load"
+            yield Diagnosis(
+                title=f"{shortfall.label}: {units.share(shortfall.share)} of its data sheet's "
+                "memory bandwidth",
+                evidence=shortfall.figures + ("" if now is None or most is None else clock),
+                cure=Cure(
+                    "Look for memory errors and a memory clock that does not rise; restart, "
+                    "measure again.",
+                    (devices.smi(nvidia, look),) if nvidia else (),
+                ),
+            )
 
 
 def _gddr_with_ecc(gpu: Gpu) -> bool:
@@ -186,35 +208,3 @@ def _gddr_with_ecc(gpu: Gpu) -> bool:
     model = gpus.find(gpu.name, gpu.memory_bytes) if gpu.name else None
     bandwidth = model.bandwidth_gb_per_s if model else None
     return gpu.ecc is True and bandwidth is not None and bandwidth < GDDR_GB_PER_S
-
-
-def _ecc(machine: Machine, shortfall: Shortfall, gpu: Gpu) -> Diagnosis:
-    return Diagnosis(
-        title=f"{shortfall.label}: {units.share(shortfall.share)} of its bandwidth, ECC on",
-        evidence=f"{shortfall.figures}; ECC is on",
-        cure=Cure(
-            "Keep ECC, or switch it off where a wrong bit is acceptable; this needs a GPU reset.",
-            devices.settings(machine, [f"# {devices.smi([gpu], '-e 0')}"]),
-        ),
-        severity=Severity.NOTE,
-    )
-
-
-def _slow_memory(shortfall: Shortfall, gpu: Gpu | None) -> Diagnosis:
-    share = units.share(shortfall.share)
-    look = "-q -d CLOCK,ECC,ROW_REMAPPER,PERFORMANCE"
-    nvidia = [gpu] if gpu is not None and gpu.vendor == "nvidia" else []
-    return Diagnosis(
-        title=f"{shortfall.label}: {share} of its data sheet's memory bandwidth",
-        evidence=f"{shortfall.figures}{_memory_clock(gpu)}",
-        cure=Cure(
-            "Look for memory errors and a memory clock that does not rise; restart, measure again.",
-            (devices.smi(nvidia, look),) if nvidia else (),
-        ),
-    )
-
-
-def _memory_clock(gpu: Gpu | None) -> str:
-    if gpu is None or gpu.clock_memory_mhz is None or gpu.clock_memory_max_mhz is None:
-        return ""
-    return f"; memory at {gpu.clock_memory_mhz} of {gpu.clock_memory_max_mhz} MHz under load"

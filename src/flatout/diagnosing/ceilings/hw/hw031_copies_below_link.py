@@ -48,7 +48,11 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU and cause; a note if nobody can change it from here."""
     for shortfall in shortfalls.pcie(benched, machine):
         gpu = shortfall.gpu
-        few, old = (_lanes(gpu), _generations(gpu)) if gpu is not None else (None, None)
+        few, old = None, None
+        if gpu is not None:  # each under load and of the card
+            few = _fewer(gpu.pcie_width, gpu.pcie_width_max)
+            card = gpu.pcie_generation_card or gpu.pcie_generation_max
+            old = _fewer(gpu.pcie_generation, card)
         if few:
             yield _few_lanes(machine, shortfall, *few)
         if old:
@@ -92,26 +96,21 @@ def _old_generation(shortfall: Shortfall, generation: int, card: int) -> Diagnos
 
 def _below_link(machine: Machine, shortfall: Shortfall) -> Diagnosis:
     virtual = machine.container.virtual_machine is not None
+    gpu, nodes = shortfall.gpu, machine.kernel.numa_nodes
+    lines: tuple[str, ...] = ()
+    if gpu is not None and gpu.numa_node is not None and nodes is not None and nodes > 1:
+        bound = f"--cpunodebind={gpu.numa_node} --membind={gpu.numa_node}"
+        lines = (f"numactl {bound} flatout bench --quick",)
     return Diagnosis(
         title=f"{shortfall.label}: pinned copies at {units.share(shortfall.share)} of its PCIe "
         "link",
-        evidence=f"{shortfall.figures}{_around(machine, shortfall.gpu)}",
+        evidence=f"{shortfall.figures}{_around(machine, gpu)}",
         cure=Cure(
             "Keep the process on the GPU's own NUMA node, and measure again.",
-            _lines(machine, shortfall.gpu),
+            lines,
         ),
         severity=Severity.NOTE if virtual else Severity.WARNING,
     )
-
-
-def _lanes(gpu: Gpu) -> tuple[int, int] | None:
-    """PCIe lanes under load and of the card, if there are fewer."""
-    return _fewer(gpu.pcie_width, gpu.pcie_width_max)
-
-
-def _generations(gpu: Gpu) -> tuple[int, int] | None:
-    """PCIe generation under load and of the card, if it is lower."""
-    return _fewer(gpu.pcie_generation, gpu.pcie_generation_card or gpu.pcie_generation_max)
 
 
 def _fewer(now: int | None, most: int | None) -> tuple[int, int] | None:
@@ -128,11 +127,3 @@ def _around(machine: Machine, gpu: Gpu | None) -> str:
     if machine.container.virtual_machine is not None:
         parts.append(f"virtual machine ({machine.container.virtual_machine})")
     return "".join(f"; {part}" for part in parts)
-
-
-def _lines(machine: Machine, gpu: Gpu | None) -> tuple[str, ...]:
-    nodes = machine.kernel.numa_nodes
-    if gpu is None or gpu.numa_node is None or nodes is None or nodes < 2:
-        return ()
-    node = gpu.numa_node
-    return (f"numactl --cpunodebind={node} --membind={node} flatout bench --quick",)

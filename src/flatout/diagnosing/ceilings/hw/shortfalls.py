@@ -55,10 +55,11 @@ def compute(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
     for device in _devices(benched):
         rows = [ceiling for ceiling in _on(benched, device) if ceiling.id.startswith("matmul-")]
         shortfall = _shortfall(benched, machine, rows)
-        least = (
-            LEAST_COMPUTE_AMD if shortfall and _vendor(shortfall.name) == "amd" else LEAST_COMPUTE
-        )
-        if shortfall is not None and shortfall.share < least:
+        if shortfall is None:
+            continue
+        model = gpus.find(shortfall.name)
+        least = LEAST_COMPUTE_AMD if model and model.vendor == "amd" else LEAST_COMPUTE
+        if shortfall.share < least:
             yield shortfall
 
 
@@ -136,8 +137,3 @@ def _devices(benched: Benched) -> list[str]:
 
 def _on(benched: Benched, device: str) -> list[Ceiling]:
     return [ceiling for ceiling in benched.ceilings if ceiling.device == device]
-
-
-def _vendor(name: str) -> str | None:
-    model = gpus.find(name)
-    return model.vendor if model else None

@@ -27,9 +27,7 @@ from collections.abc import Iterator
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import driver, system_packages
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(
@@ -42,52 +40,42 @@ CHECK = Check(
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the machine, however many GPUs nouveau holds."""
-    gpus = [gpu for gpu in machine.gpus_of("nvidia") if _bound_to_nouveau(gpu, machine)]
+    modules = machine.kernel.modules or ()
+    likely = "nouveau" in modules and driver_state.loaded(machine) is False
+    gpus = [
+        gpu
+        for gpu in machine.gpus_of("nvidia")
+        if gpu.kernel_driver == "nouveau"
+        or (likely and gpu.kernel_driver is None and gpu.driver_sees is False)
+    ]
     if not gpus:
         return
     place = driver_state.place(machine)
-    there = machine.kernel.nvidia_module_on_disk is True and place.distribution != "nixos"
-    text = (
-        "Blacklist nouveau, rebuild the boot image, and restart with NVIDIA's driver."
-        if there
-        else "Blacklist nouveau, rebuild the boot image, install NVIDIA's driver, and restart."
-    )
-    if place.distribution == "nixos":
+    on_disk = machine.kernel.nvidia_module_on_disk
+    commands = driver.commands(place)
+    if place.distribution == "nixos":  # its configuration forbids nouveau by itself
         text = (
             "Put NVIDIA's driver into the configuration, which also blacklists nouveau, and "
             "restart."
         )
+    else:
+        text = "Blacklist nouveau, rebuild the boot image, install NVIDIA's driver, and restart."
+        if on_disk is True:
+            text = "Blacklist nouveau, rebuild the boot image, and restart with NVIDIA's driver."
+            commands = (system_packages.sudo(place, "reboot"),)
+        forbid = r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
+        file = "/etc/modprobe.d/no-nouveau.conf"
+        commands = (
+            f"{forbid} | {system_packages.sudo(place, f'tee {file}')}",
+            *driver.boot_image_commands(place),
+            *commands,
+        )
+    loaded = ", ".join(sorted({"nouveau", *modules} & {"nouveau", "nvidia"}))
+    there = {True: "yes", False: "no", None: "not known"}[on_disk]
     yield Diagnosis(
         title=f"nouveau holds {driver_state.name(gpus[0])}: no CUDA"[:100],
         evidence=f"held by nouveau: {driver_state.names(gpus)}; loaded modules: "
-        f"{', '.join(_modules(machine))}; nvidia.ko for this kernel: {_yes_no(machine)}",
-        cure=Cure(text, driver_state.on_host(place, _commands(place, there))),
+        f"{loaded}; nvidia.ko for this kernel: {there}",
+        cure=Cure(text, driver_state.on_host(place, commands)),
         severity=Severity.NOTE if driver_state.listed(machine) else None,
-    )
-
-
-def _bound_to_nouveau(gpu: Gpu, machine: Machine) -> bool:
-    if gpu.kernel_driver is not None or gpu.driver_sees is not False:
-        return gpu.kernel_driver == "nouveau"
-    return "nouveau" in (machine.kernel.modules or ()) and driver_state.loaded(machine) is False
-
-
-def _modules(machine: Machine) -> list[str]:
-    return sorted({"nouveau", *(machine.kernel.modules or ())} & {"nouveau", "nvidia"})
-
-
-def _yes_no(machine: Machine) -> str:
-    return {True: "yes", False: "no", None: "not known"}[machine.kernel.nvidia_module_on_disk]
-
-
-def _commands(place: Target, driver_there: bool) -> tuple[str, ...]:
-    if place.distribution == "nixos":  # its configuration forbids nouveau by itself
-        return driver.commands(place)
-    forbid = r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
-    file = "/etc/modprobe.d/no-nouveau.conf"
-    last = (system_packages.sudo(place, "reboot"),) if driver_there else driver.commands(place)
-    return (
-        f"{forbid} | {system_packages.sudo(place, f'tee {file}')}",
-        *driver.boot_image_commands(place),
-        *last,
     )

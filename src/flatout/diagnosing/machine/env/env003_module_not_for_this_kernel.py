@@ -30,9 +30,8 @@ from collections.abc import Iterator
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import driver, shell, system_packages
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine import LinuxKernel, Machine
+from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV003", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
 
@@ -45,40 +44,32 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not kernel.nvidia_module_for or release is None or release in kernel.nvidia_module_for:
         return
     place = driver_state.place(machine)
-    yield Diagnosis(
-        title=f"the NVIDIA module is not built for the running kernel {release}"[:100],
-        evidence=f"running: {release}; nvidia.ko is there for "
-        f"{', '.join(kernel.nvidia_module_for)}; {_parts(kernel)}",
-        cure=Cure(_text(kernel), _commands(place, kernel)),
-    )
-
-
-def _parts(kernel: LinuxKernel) -> str:
     words = {True: "there", False: "missing", None: "not known"}
-    return f"kernel headers: {words[kernel.headers]}; dkms: {words[kernel.dkms]}"
-
-
-def _text(kernel: LinuxKernel) -> str:
+    commands: tuple[str, ...]
     if kernel.dkms is False:
-        return (
+        text = (
             "Reinstall the driver with DKMS, which builds it for each kernel update. Until "
             "then the previous kernel in the boot menu still works."
         )
-    first = "Install the kernel's headers and build" if kernel.headers is not True else "Build"
-    return f"{first} the module for the running kernel with DKMS, then load it."
-
-
-def _commands(place: Target, kernel: LinuxKernel) -> tuple[str, ...]:
-    if kernel.dkms is False:
-        kinds = ("kernel-headers", "dkms")
-        return (*system_packages.commands(place, *kinds), *driver.commands(place))
-    headers = () if kernel.headers else system_packages.commands(place, "kernel-headers")
-    return (
-        *headers,
-        "dkms status",
-        system_packages.sudo(place, 'dkms autoinstall -k "$(uname -r)"'),
-        system_packages.sudo(place, "modprobe nvidia"),
-        "nvidia-smi",
-        shell.sentence("If dkms built nothing, the driver was installed without it. Reinstall it:"),
-        *shell.remarks(driver.commands(place)),
+        packages = system_packages.commands(place, "kernel-headers", "dkms")
+        commands = (*packages, *driver.commands(place))
+    else:
+        first = "Install the kernel's headers and build" if kernel.headers is not True else "Build"
+        text = f"{first} the module for the running kernel with DKMS, then load it."
+        reinstall = "If dkms built nothing, the driver was installed without it. Reinstall it:"
+        commands = (
+            *(() if kernel.headers else system_packages.commands(place, "kernel-headers")),
+            "dkms status",
+            system_packages.sudo(place, 'dkms autoinstall -k "$(uname -r)"'),
+            system_packages.sudo(place, "modprobe nvidia"),
+            "nvidia-smi",
+            shell.sentence(reinstall),
+            *shell.remarks(driver.commands(place)),
+        )
+    yield Diagnosis(
+        title=f"the NVIDIA module is not built for the running kernel {release}"[:100],
+        evidence=f"running: {release}; nvidia.ko is there for "
+        f"{', '.join(kernel.nvidia_module_for)}; kernel headers: {words[kernel.headers]}; "
+        f"dkms: {words[kernel.dkms]}",
+        cure=Cure(text, commands),
     )

@@ -56,9 +56,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     pair = (driver_facts.kernel_version, driver_facts.library_version)
     title = f"NVIDIA's module is {pair[0]}, its library {pair[1]}: no CUDA until they are the same"
     text, commands = _cure(place, driver_facts)
+    versions = {
+        "module loaded": driver_facts.kernel_version,
+        "module on disk": driver_facts.installed_version,
+        "libcuda": driver_facts.library_version,
+    }
+    facts = [f"{part} {version}" for part, version in versions.items() if version]
+    messages = (driver_state.errors(driver_facts), driver_state.torch_says(machine))
     yield Diagnosis(
         title=title if all(pair) and pair[0] != pair[1] else "NVIDIA's module and library differ",
-        evidence=_evidence(machine, driver_facts),
+        evidence="; ".join(filter(None, (*facts, *messages))),
         cure=Cure(text, commands),
     )
 
@@ -72,17 +79,6 @@ def _mismatch(machine: Machine, driver_facts: Driver) -> bool:
         driver_facts.kernel_version != driver_facts.library_version
     )
     return differ and driver_facts.nvml_error is not None and not driver_state.listed(machine)
-
-
-def _evidence(machine: Machine, driver_facts: Driver) -> str:
-    versions = {
-        "module loaded": driver_facts.kernel_version,
-        "module on disk": driver_facts.installed_version,
-        "libcuda": driver_facts.library_version,
-    }
-    facts = [f"{part} {version}" for part, version in versions.items() if version]
-    messages = (driver_state.errors(driver_facts), driver_state.torch_says(machine))
-    return "; ".join(filter(None, (*facts, *messages)))
 
 
 def _cure(place: Target, driver_facts: Driver) -> tuple[str, tuple[str, ...]]:

@@ -59,20 +59,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         f"newest CUDA for this driver: {newest}" if newest else "",
         driver_state.torch_says(machine),
     )
+    place = driver_state.place(machine)
+    ways = []
+    if _gpu_allows(machine, needed):
+        ways.append((f"install driver {needed} or newer", driver.commands(place, at_least=needed)))
+    if torch_way := _torch_for_driver(replace(place, release=torch.version)):
+        ways.append(torch_way)
     yield Diagnosis(
         title=f"driver {version} is too old for torch's CUDA {torch.cuda}: it needs {needed}",
         evidence="; ".join(filter(None, facts)),
-        cure=_cure(_ways(machine, needed)),
-    )
-
-
-def _ways(machine: Machine, needed: str) -> list[tuple[str, tuple[str, ...]]]:
-    place = driver_state.place(machine)
-    driver_way = (f"install driver {needed} or newer", driver.commands(place, at_least=needed))
-    release = machine.torch.version if machine.torch else None
-    torch_way = _torch_for_driver(replace(place, release=release))
-    return ([driver_way] if _gpu_allows(machine, needed) else []) + (
-        [torch_way] if torch_way else []
+        cure=_cure(ways),
     )
 
 

@@ -122,10 +122,6 @@ def _cure(
                 ),
             ),
         )
-    return _open_to_all(place)
-
-
-def _open_to_all(place: Target) -> tuple[str, tuple[str, ...]]:
     file = "/etc/modprobe.d/nvidia-device-files.conf"
     return (
         "Let the driver create its files for everyone (mode 0666, its default), from the next boot "

@@ -32,7 +32,6 @@ from collections.abc import Iterator
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import system_packages, target
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
@@ -49,6 +48,7 @@ UVM = "/dev/nvidia-uvm"
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all the files together."""
     paths = _missing_files(machine)
+    place = target.of(machine)
     severity = _severity(machine, paths)
     if severity is None:
         return
@@ -62,7 +62,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             "Load nvidia_uvm and create the device files, now and at each boot. Where the command "
             "nvidia-modprobe is missing, install the package of that name.",
-            driver_state.on_host(target.of(machine), _commands(target.of(machine))),
+            driver_state.on_host(
+                place,
+                (
+                    system_packages.sudo(place, "modprobe nvidia_uvm"),
+                    system_packages.sudo(place, "nvidia-modprobe -u -c=0"),
+                    "printf 'nvidia\\nnvidia_uvm\\n' | "
+                    + system_packages.sudo(place, "tee /etc/modules-load.d/nvidia-uvm.conf"),
+                    "ls -l /dev/nvidia*",
+                ),
+            ),
         ),
         severity=severity,
     )
@@ -90,15 +99,3 @@ def _severity(machine: Machine, paths: list[str]) -> Severity | None:
     if works is False or any(not path.endswith("-uvm") for path in paths):
         return Severity.ERROR
     return Severity.NOTE if driver_state.listed(machine) else None
-
-
-def _commands(place: Target) -> tuple[str, ...]:
-    def admin(line: str) -> str:
-        return system_packages.sudo(place, line)
-
-    return (
-        admin("modprobe nvidia_uvm"),
-        admin("nvidia-modprobe -u -c=0"),
-        f"printf 'nvidia\\nnvidia_uvm\\n' | {admin('tee /etc/modules-load.d/nvidia-uvm.conf')}",
-        "ls -l /dev/nvidia*",
-    )

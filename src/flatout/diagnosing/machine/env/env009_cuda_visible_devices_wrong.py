@@ -39,7 +39,6 @@ from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.machine.env import software, visible_devices
 from flatout.installing import system_packages, target
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -54,23 +53,19 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if value is None or not cards:
         return
     if visible_devices.hides_all(value):
-        yield _hides_all(machine, value, cards)
+        many = "the GPU" if len(cards) == 1 else f"all {len(cards)} GPUs"
+        yield Diagnosis(
+            title=f'CUDA_VISIBLE_DEVICES="{value[:20]}" hides {many}',
+            evidence=f'CUDA_VISIBLE_DEVICES is set to "{value[:60]}"; NVIDIA GPUs here: '
+            f"{len(cards)} ({driver_state.names(cards[:2])})",
+            cure=Cure(
+                "Unset it, here and where it comes from. In a job of a scheduler, ask for a GPU "
+                "instead: there the scheduler sets it.",
+                system_packages.variable(target.of(machine), visible_devices.NAME, None),
+            ),
+        )
     elif listed and all(card.driver_sees is not None for card in cards):
         yield from _wrong_entry(machine, value, listed)
-
-
-def _hides_all(machine: Machine, value: str, cards: Sequence[Gpu]) -> Diagnosis:
-    many = "the GPU" if len(cards) == 1 else f"all {len(cards)} GPUs"
-    return Diagnosis(
-        title=f'CUDA_VISIBLE_DEVICES="{value[:20]}" hides {many}',
-        evidence=f'CUDA_VISIBLE_DEVICES is set to "{value[:60]}"; NVIDIA GPUs here: {len(cards)} '
-        f"({driver_state.names(cards[:2])})",
-        cure=Cure(
-            "Unset it, here and where it comes from. In a job of a scheduler, ask for a GPU "
-            "instead: there the scheduler sets it.",
-            system_packages.variable(target.of(machine), visible_devices.NAME, None),
-        ),
-    )
 
 
 def _wrong_entry(machine: Machine, value: str, cards: Sequence[Gpu]) -> Iterator[Diagnosis]:
@@ -80,6 +75,9 @@ def _wrong_entry(machine: Machine, value: str, cards: Sequence[Gpu]) -> Iterator
         return
     visible = ", ".join(reading.visible) or "no GPU"
     usable = ",".join(reading.usable) or None
+    lines = system_packages.variable(target.of(machine), visible_devices.NAME, usable)
+    if usable:  # for this shell only: a permanent value would hide GPUs added later
+        lines = lines[:1]
     yield Diagnosis(
         title=f'CUDA_VISIBLE_DEVICES stops at "{reading.wrong[:24]}": CUDA sees {visible}'[:100],
         evidence=f'CUDA_VISIBLE_DEVICES="{value[:120]}"; "{reading.wrong[:48]}": {reading.reason}; '
@@ -89,13 +87,7 @@ def _wrong_entry(machine: Machine, value: str, cards: Sequence[Gpu]) -> Iterator
             "profile, an env file, a job script)."
             if usable
             else "Unset it, or name GPUs as the first line prints them.",
-            ("nvidia-smi -L", *_commands(target.of(machine), usable)),
+            ("nvidia-smi -L", *lines),
         ),
         severity=Severity.WARNING if reading.visible else Severity.ERROR,
     )
-
-
-def _commands(place: Target, usable: str | None) -> tuple[str, ...]:
-    """A value for this shell only: a permanent one would hide GPUs added later."""
-    lines = system_packages.variable(place, visible_devices.NAME, usable)
-    return lines[:1] if usable else lines

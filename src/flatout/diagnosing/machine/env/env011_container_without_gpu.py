@@ -32,7 +32,6 @@ from collections.abc import Iterator
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import driver, target
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
@@ -84,7 +83,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not (host or image):
         return
     amd = bool(machine.torch and machine.torch.hip) and not driver_state.on_bus(machine)
-    place = target.of(machine)
+    # Comments, since they must run on the host and this shell is in the container.
+    if amd:
+        runner = {"podman": "podman", "containerd": "nerdctl"}.get(kind, "docker")
+        lines = AMD.get(kind, (f"{runner} run {AMD_DEVICES} IMAGE",))
+        commands = [f"# {line}" for line in ("On the host:", *lines, "Look here: ls -l /dev/kfd")]
+    else:
+        commands = [f"# {line}" for line in ("On the host:", *NVIDIA.get(kind, NVIDIA["docker"]))]
+        if kind in ("docker", "containerd"):
+            commands += driver.container_toolkit_commands(target.of(machine))
+        commands.append("# Then, in the container: nvidia-smi")
     yield Diagnosis(
         title=f"this container ({kind}) was started without a GPU",
         evidence=f"container: {kind}; no /dev/nvidia*, /dev/kfd or /dev/dxg in it; "
@@ -92,7 +100,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             "Start the container again, with the GPU, as the lines show for its kind."
             + ("" if amd else " The host needs NVIDIA's driver and its container toolkit."),
-            _commands(place, kind, amd),
+            tuple(commands),
         ),
         severity=None if host and image else Severity.WARNING,
     )
@@ -120,17 +128,3 @@ def _of_image(machine: Machine) -> str:
     value = (machine.environment or {}).get("NVIDIA_VISIBLE_DEVICES", "")
     asks = value not in ("", "void", "none")
     return f"NVIDIA_VISIBLE_DEVICES={value[:40]} asks for GPUs" if asks else ""
-
-
-def _commands(place: Target, kind: str, amd: bool) -> tuple[str, ...]:
-    """Comments, since they must run on the host and this shell is in the container."""
-    if amd:
-        lines = AMD.get(kind, (f"{_runner(kind)} run {AMD_DEVICES} IMAGE",))
-        return tuple(f"# {line}" for line in ("On the host:", *lines, "Look here: ls -l /dev/kfd"))
-    lines = ("On the host:", *NVIDIA.get(kind, NVIDIA["docker"]))
-    toolkit = driver.container_toolkit_commands(place) if kind in ("docker", "containerd") else ()
-    return (*(f"# {line}" for line in lines), *toolkit, "# Then, in the container: nvidia-smi")
-
-
-def _runner(kind: str) -> str:
-    return {"podman": "podman", "containerd": "nerdctl"}.get(kind, "docker")

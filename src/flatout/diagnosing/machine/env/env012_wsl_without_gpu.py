@@ -41,7 +41,6 @@ from collections.abc import Iterator
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import driver, shell, system_packages, target
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
@@ -65,31 +64,19 @@ REMOVE = {
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the way to the GPU, by the version of WSL, and one for all libraries."""
-    yield from _device(machine)
+    files, place = machine.kernel.device_files, machine.container
+    if place.wsl == 1:
+        yield _first_version(machine)
+    there = any(file.path == "/dev/dxg" and file.exists for file in files or ())
+    if place.wsl == 2 and place.kind is None and files is not None and not there:
+        yield _no_device(machine)
     yield from _driver(machine)
 
 
 def _driver(machine: Machine) -> Iterator[Diagnosis]:
     if machine.container.wsl != 2 or machine.container.kind is not None:
         return
-    shadows = _shadows(machine)
-    if not shadows:
-        return
-    yield Diagnosis(
-        title="a Linux NVIDIA driver inside WSL shadows the one of Windows",
-        evidence=f"in WSL2, where {RIGHT_FOLDER}lib/libcuda.so.1 is the driver: "
-        + "; ".join(shadows[:4]),
-        cure=Cure(
-            "Remove the Linux driver's packages from this WSL distribution. The driver belongs on "
-            "Windows alone; a CUDA toolkit may stay (package cuda-toolkit, never cuda).",
-            _commands(target.of(machine)),
-        ),
-        severity=Severity.WARNING if driver_state.cuda_works(machine) else None,
-    )
-
-
-def _shadows(machine: Machine) -> list[str]:
-    paths = [
+    shadows = [
         library.path + (f" (version {library.version})" if library.version else "")
         for library in machine.libraries or ()
         if library.name in LIBRARIES
@@ -97,11 +84,11 @@ def _shadows(machine: Machine) -> list[str]:
         and not any(folder in library.path for folder in NO_DRIVER)
     ]
     installed = machine.driver("nvidia")
-    version = installed.library_version if installed else None
-    return paths or ([f"libcuda.so.{version} of a Linux driver"] if version else [])
-
-
-def _commands(place: Target) -> tuple[str, ...]:
+    if not shadows and installed and installed.library_version:
+        shadows = [f"libcuda.so.{installed.library_version} of a Linux driver"]
+    if not shadows:
+        return
+    place = target.of(machine)
     listed = driver_state.installed_packages(place)
     remove = REMOVE.get(system_packages.package_manager(place) or "")
     lines: tuple[str, ...] = (
@@ -109,22 +96,22 @@ def _commands(place: Target) -> tuple[str, ...]:
     )
     if listed and remove:
         lines = (listed, system_packages.sudo(place, f"{remove} $({listed})"))
-    return (
-        *lines,
-        "# Nothing listed? The driver came as a .run file: sudo nvidia-uninstall",
-        system_packages.sudo(place, "ldconfig"),
-        "/usr/lib/wsl/lib/nvidia-smi",
+    yield Diagnosis(
+        title="a Linux NVIDIA driver inside WSL shadows the one of Windows",
+        evidence=f"in WSL2, where {RIGHT_FOLDER}lib/libcuda.so.1 is the driver: "
+        + "; ".join(shadows[:4]),
+        cure=Cure(
+            "Remove the Linux driver's packages from this WSL distribution. The driver belongs on "
+            "Windows alone; a CUDA toolkit may stay (package cuda-toolkit, never cuda).",
+            (
+                *lines,
+                "# Nothing listed? The driver came as a .run file: sudo nvidia-uninstall",
+                system_packages.sudo(place, "ldconfig"),
+                "/usr/lib/wsl/lib/nvidia-smi",
+            ),
+        ),
+        severity=Severity.WARNING if driver_state.cuda_works(machine) else None,
     )
-
-
-def _device(machine: Machine) -> Iterator[Diagnosis]:
-    files, place = machine.kernel.device_files, machine.container
-    if place.wsl == 1:
-        yield _first_version(machine)
-    if place.wsl != 2 or place.kind is not None or files is None:
-        return
-    if not any(file.path == "/dev/dxg" and file.exists for file in files):
-        yield _no_device(machine)
 
 
 def _first_version(machine: Machine) -> Diagnosis:
@@ -146,7 +133,9 @@ def _first_version(machine: Machine) -> Diagnosis:
 
 def _no_device(machine: Machine) -> Diagnosis:
     release = machine.system.release
-    old = f", older than {'.'.join(map(str, OLDEST_KERNEL))}" if _older(release) else ""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", release or "")
+    older = numbers is not None and tuple(map(int, numbers.groups())) < OLDEST_KERNEL
+    old = f", older than {'.'.join(map(str, OLDEST_KERNEL))}" if older else ""
     return Diagnosis(
         title="WSL 2 has no /dev/dxg: the GPU of Windows cannot be reached",
         evidence=f"/dev/dxg: missing; kernel release {release or 'not known'}{old}"
@@ -169,8 +158,3 @@ def _built(machine: Machine) -> str:
     """For the evidence: the CUDA that torch is built with, or empty if none."""
     torch = machine.torch
     return f"; torch is built with CUDA {torch.cuda}" if torch and torch.cuda else ""
-
-
-def _older(release: str | None) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", release or "")
-    return numbers is not None and tuple(map(int, numbers.groups())) < OLDEST_KERNEL

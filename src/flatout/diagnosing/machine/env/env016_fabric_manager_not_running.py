@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import system_packages, target
-from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
@@ -53,6 +52,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     message = driver_state.torch_says(machine)
     fabric = ", ".join(f"{count} GPU(s) {state}" for state, count in sorted(states.items()))
     version = (driver_facts.version if driver_facts else None) or "of unknown version"
+    name = "nvidia-fabricmanager"
     yield Diagnosis(
         title=f"the fabric manager has not set up the NVSwitches of {len(cards)} GPUs",
         evidence=f"nvidia-fabricmanager: {service[machine.kernel.fabric_manager]}; fabric: "
@@ -61,19 +61,18 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             f"Install the fabric manager of exactly the driver's version ({version}), start it and "
             "let it start at boot. Just after a start the fabric may need some minutes.",
-            driver_state.on_host(place, _commands(place, version)),
+            driver_state.on_host(
+                place,
+                (
+                    *system_packages.commands(place, "fabric-manager"),
+                    system_packages.sudo(place, f"systemctl restart {name}"),
+                    f"systemctl status --no-pager {name}",
+                    system_packages.sudo(place, f"journalctl -u {name} -b --no-pager | tail -n 20"),
+                    f"# if the log names another version than {version}: update the driver too, "
+                    "and restart",
+                    "nvidia-smi -q | grep -A 4 -i fabric",
+                ),
+            ),
         ),
         severity=Severity.WARNING if driver_state.cuda_works(machine) else None,
-    )
-
-
-def _commands(place: Target, version: str) -> tuple[str, ...]:
-    service = "nvidia-fabricmanager"
-    return (
-        *system_packages.commands(place, "fabric-manager"),
-        system_packages.sudo(place, f"systemctl restart {service}"),
-        f"systemctl status --no-pager {service}",
-        system_packages.sudo(place, f"journalctl -u {service} -b --no-pager | tail -n 20"),
-        f"# if the log names another version than {version}: update the driver too, and restart",
-        "nvidia-smi -q | grep -A 4 -i fabric",
     )

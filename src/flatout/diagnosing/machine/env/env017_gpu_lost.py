@@ -56,9 +56,13 @@ def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
     listed = len(driver_state.listed(machine))
     place, driver_facts = driver_state.place(machine), machine.driver("nvidia")
     branch = next(filter(None, (driver_state.dropped(card, driver_facts) for card in lost)), None)
+    places = {_place(card.pci_address) for card in lost}
+    xids = [xid for xid in machine.kernel.xids or () if _place(xid.pci_address) in places]
+    counts = driver_state.counted(xids)
     evidence = (
         f"not listed by the driver: {driver_state.names(lost)}; bound to: "
-        f"{lost[0].kernel_driver or 'no driver'}; listed: {listed}{_xids(machine, lost)}"
+        f"{lost[0].kernel_driver or 'no driver'}; listed: {listed}"
+        + (f"; {counts}" if counts else "")
     )
     title = f"the driver lists {listed} of {listed + len(lost)} NVIDIA GPUs"
     if branch:
@@ -79,13 +83,6 @@ def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
         "temperature."
     )
     return Diagnosis(title, evidence, Cure(text, lines))
-
-
-def _xids(machine: Machine, lost: list[Gpu]) -> str:
-    places = {_place(card.pci_address) for card in lost}
-    xids = [xid for xid in machine.kernel.xids or () if _place(xid.pci_address) in places]
-    counts = driver_state.counted(xids)
-    return f"; {counts}" if counts else ""
 
 
 def _place(address: str | None) -> str:

@@ -33,7 +33,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import driver, shell, system_packages
 from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.gpu import Driver, Gpu
+from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV019", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
@@ -49,22 +49,29 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     if machine.container.kind is not None and machine.container.gpu_passed_through is not True:
         return
-    idle = _not_loaded(machine)
+    there = machine.kernel.nvidia_module_on_disk is True
+    idle = driver_state.module_missing(machine) and there and not machine.system.secure_boot
     if not idle and not _fails(machine, cards):
         return
     driver_facts = machine.driver("nvidia")
     problem = "NVIDIA's module is not loaded" if idle else "NVIDIA's driver does not work"
     text, commands = _way(machine, cards, idle)
+    version = driver_facts and (
+        driver_facts.kernel_version or driver_facts.installed_version or driver_facts.version
+    )
+    linux = machine.system.name == "Linux"
+    facts = [
+        driver_state.errors(driver_facts),
+        f"on the bus and not listed: {driver_state.names(cards[:4])}",
+        f"driver {version}" if version else "",
+        f"loaded modules: {driver_state.modules(machine)}" if linux else "",
+        driver_state.counted((machine.kernel.xids or ())[:4]),
+    ]
     yield Diagnosis(
         title=f"{problem}: {driver_state.name(cards[0])} cannot be used"[:100],
-        evidence="; ".join(filter(None, _facts(machine, driver_facts, cards))),
+        evidence="; ".join(filter(None, facts)),
         cure=Cure(text, commands),
     )
-
-
-def _not_loaded(machine: Machine) -> bool:
-    there = machine.kernel.nvidia_module_on_disk is True
-    return driver_state.module_missing(machine) and there and not machine.system.secure_boot
 
 
 def _fails(machine: Machine, cards: tuple[Gpu, ...]) -> bool:
@@ -81,20 +88,6 @@ def _fails(machine: Machine, cards: tuple[Gpu, ...]) -> bool:
     return silent or all(card.driver_sees is False for card in cards)
 
 
-def _facts(machine: Machine, driver_facts: Driver | None, cards: tuple[Gpu, ...]) -> list[str]:
-    version = driver_facts and (
-        driver_facts.kernel_version or driver_facts.installed_version or driver_facts.version
-    )
-    linux = machine.system.name == "Linux"
-    return [
-        driver_state.errors(driver_facts),
-        f"on the bus and not listed: {driver_state.names(cards[:4])}",
-        f"driver {version}" if version else "",
-        f"loaded modules: {driver_state.modules(machine)}" if linux else "",
-        driver_state.counted((machine.kernel.xids or ())[:4]),
-    ]
-
-
 def _way(machine: Machine, cards: tuple[Gpu, ...], idle: bool) -> Way:
     """The text and the lines that the message calls for."""
     place, driver_facts = driver_state.place(machine), machine.driver("nvidia")
@@ -103,41 +96,60 @@ def _way(machine: Machine, cards: tuple[Gpu, ...], idle: bool) -> Way:
     if branch:
         text = f"Driver branch {branch} is the last one that supports this GPU: install that one."
         return text, driver.commands(place)
-    if driver_facts and driver_facts.open_kernel_module and _before_turing(cards):
+    capabilities = [capability for card in cards if (capability := driver_state.capability(card))]
+    before_turing = any(capability < TURING for capability in capabilities)
+    if driver_facts and driver_facts.open_kernel_module and before_turing:
         text = "The open kernel modules need a Turing GPU or newer: install the proprietary ones."
         return text, driver.commands(place)
     if machine.container.kind == "singularity" and _no_library(messages):
-        return _without_nv()
+        return (
+            "Every Singularity container shows the host's devices; the driver's libraries are in "
+            "it only with --nv.",
+            (
+                "# On the host: singularity exec --nv IMAGE COMMAND",
+                "# or: apptainer exec --nv IMAGE COMMAND",
+            ),
+        )
     if place.container:
         return _in_container(messages)
     if place.system == "Windows":
         return "Reinstall the driver and restart.", driver.commands(place)
     if "lost" in messages or any(xid.number == 79 for xid in machine.kernel.xids or ()):
-        return _lost(place)
+        return (
+            "The GPU has fallen off the bus. Restart; if it is lost again, check its power "
+            "cables, riser and temperature, and have the card replaced.",
+            (_log(place), system_packages.sudo(place, "reboot")),
+        )
     if _no_library(messages):
         text = "The module is there but the driver's libraries are missing: reinstall them."
         return text, driver_state.repair(place)
-    return _not_yet_loaded(place) if idle else _other_cause(place)
+    return _load_or_reload(place, idle)
 
 
-def _before_turing(cards: tuple[Gpu, ...]) -> bool:
-    capabilities = [capability for card in cards if (capability := driver_state.capability(card))]
-    return any(capability < TURING for capability in capabilities)
+def _load_or_reload(place: Target, idle: bool) -> Way:
+    """The way where nothing else is known than whether the module is loaded."""
+    if idle:
+        return (
+            "Load the module; if the kernel refuses it, its log says why. If it loads and is "
+            "missing again after a restart, a file in /etc/modprobe.d blacklists it (prime-select "
+            "intel writes one).",
+            (
+                system_packages.sudo(place, "modprobe nvidia") + " && nvidia-smi",
+                _log(place),
+                "grep -rnE 'blacklist +nvidia|install +nvidia.*/bin/(false|true)' /etc/modprobe.d "
+                "/lib/modprobe.d /usr/lib/modprobe.d",
+            ),
+        )
+    again = shell.remarks(driver.commands(place))
+    return (
+        "Read the kernel's log and reload the module; if that does not help, restart, and then "
+        "reinstall the driver.",
+        (_log(place), *driver.reload_commands(place), "# If it still fails:", *again),
+    )
 
 
 def _no_library(messages: str) -> bool:
     return "library not found" in messages or "couldn't find libnvidia-ml" in messages
-
-
-def _without_nv() -> Way:
-    return (
-        "Every Singularity container shows the host's devices; the driver's libraries are in it "
-        "only with --nv.",
-        (
-            "# On the host: singularity exec --nv IMAGE COMMAND",
-            "# or: apptainer exec --nv IMAGE COMMAND",
-        ),
-    )
 
 
 def _in_container(messages: str) -> Way:
@@ -157,37 +169,6 @@ def _in_container(messages: str) -> Way:
             "# On the host: docker restart CONTAINER",
             "# On the host: sudo nvidia-ctk system create-dev-char-symlinks --create-all",
         ),
-    )
-
-
-def _lost(place: Target) -> Way:
-    return (
-        "The GPU has fallen off the bus. Restart; if it is lost again, check its power cables, "
-        "riser and temperature, and have the card replaced.",
-        (_log(place), system_packages.sudo(place, "reboot")),
-    )
-
-
-def _not_yet_loaded(place: Target) -> Way:
-    return (
-        "Load the module; if the kernel refuses it, its log says why. If it loads and is missing "
-        "again after a restart, a file in /etc/modprobe.d blacklists it (prime-select intel writes "
-        "one).",
-        (
-            system_packages.sudo(place, "modprobe nvidia") + " && nvidia-smi",
-            _log(place),
-            "grep -rnE 'blacklist +nvidia|install +nvidia.*/bin/(false|true)' /etc/modprobe.d "
-            "/lib/modprobe.d /usr/lib/modprobe.d",
-        ),
-    )
-
-
-def _other_cause(place: Target) -> Way:
-    again = shell.remarks(driver.commands(place))
-    return (
-        "Read the kernel's log and reload the module; if that does not help, restart, and then "
-        "reinstall the driver.",
-        (_log(place), *driver.reload_commands(place), "# If it still fails:", *again),
     )
 
 

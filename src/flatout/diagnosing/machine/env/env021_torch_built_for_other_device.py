@@ -55,21 +55,17 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     for_intel = gpus[0].vendor == "intel"
     if choice is None or choice.build == "cpu" or for_intel != (choice.build == "xpu"):
         return
+    built = f"build {torch.build or 'without CUDA and ROCm'}"
+    if vendor is not None:
+        built = f"built for GPUs of {NAMES[vendor]}"
     gpu, build = software.gpu_name(gpus[0]), f"{choice.version}+{choice.build}"
     yield Diagnosis(
         title=f"{software.label(torch)} is "
         + (f"not for {gpu}" if vendor else f"for CPU only; {gpu} is idle"),
-        evidence=f"{_built_for(torch)}; here: {len(gpus)} x {gpu}; the build that fits is {build}",
+        evidence=f"{built}; here: {len(gpus)} x {gpu}; the build that fits is {build}",
         cure=Cure(f"Replace it with torch {build}.", software.install_torch(machine)),
         severity=Severity.WARNING if for_intel else Severity.ERROR,
     )
-
-
-def _built_for(torch: Torch) -> str:
-    vendor = _vendor(torch)
-    if vendor is None:
-        return f"build {torch.build or 'without CUDA and ROCm'}"
-    return f"built for GPUs of {NAMES[vendor]}"
 
 
 def _vendor(torch: Torch) -> str | None:

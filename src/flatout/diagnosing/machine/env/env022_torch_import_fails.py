@@ -58,23 +58,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     evidence = [f"{software.label(torch)}: {software.shortened(error, 300)}"]
     path = software.variable(machine, "LD_LIBRARY_PATH")
     evidence += [f"LD_LIBRARY_PATH={path}"] if path else []
+    without_folders = re.sub(r"[^\s\"']*[\\/](?=[^\\/\s]+\.(so|dll|dylib))", "", error)
     yield Diagnosis(
-        title=software.shortened(f"import torch fails: {_without_folders(error)}"),
+        title=software.shortened(f"import torch fails: {without_folders}"),
         evidence="; ".join(evidence),
         cure=Cure(cause.text, cause.commands(machine, error)),
     )
 
 
-def _without_folders(error: str) -> str:
-    return re.sub(r"[^\s\"']*[\\/](?=[^\\/\s]+\.(so|dll|dylib))", "", error)
-
-
 def _reinstall(machine: Machine, error: str) -> tuple[str, ...]:
     return software.same_torch_again(machine)
-
-
-def _right_torch(machine: Machine, error: str) -> tuple[str, ...]:
-    return software.install_torch(machine)
 
 
 def _foreign_library(machine: Machine, error: str) -> tuple[str, ...]:
@@ -83,18 +76,6 @@ def _foreign_library(machine: Machine, error: str) -> tuple[str, ...]:
         return software.same_torch_again(machine)
     place = target.of(machine)
     return tuple(line for name in names for line in system_packages.variable(place, name, None))
-
-
-def _runtime(machine: Machine, error: str) -> tuple[str, ...]:
-    return ("winget install --exact --id Microsoft.VCRedist.2015+.x64",)
-
-
-def _numpy(machine: Machine, error: str) -> tuple[str, ...]:
-    return pytorch.package_commands(software.torch_target(machine), install=("numpy<2",))
-
-
-def _mkl(machine: Machine, error: str) -> tuple[str, ...]:
-    return pytorch.package_commands(target.of(machine), install=("mkl<2024.1",))
 
 
 def _module(machine: Machine, error: str) -> tuple[str, ...]:
@@ -123,15 +104,13 @@ def _system_library(machine: Machine, error: str) -> tuple[str, ...]:
     return system_packages.install(place, package)
 
 
-def _remark(line: str) -> Callable[[Machine, str], tuple[str, ...]]:
-    return lambda machine, error: (f"# {line}",)
-
-
 CAUSES = (
     Cause(
         r"iJIT_NotifyEvent",
         "torch from conda needs an MKL older than 2024.1.",
-        _mkl,
+        lambda machine, error: pytorch.package_commands(
+            target.of(machine), install=("mkl<2024.1",)
+        ),
     ),
     Cause(
         r"undefined symbol",
@@ -142,7 +121,7 @@ CAUSES = (
     Cause(
         r"GLIBC_\d",
         "The system's C library is older than this wheel needs: a newer system or an older torch.",
-        _right_torch,
+        lambda machine, error: software.install_torch(machine),
     ),
     Cause(
         r"lib(cu|nccl|nv|cupti|amdhip|hip|roc|MIOpen|rccl)[^:]*\.so[^:]*: cannot open",
@@ -166,17 +145,21 @@ CAUSES = (
         r"DLL load failed|WinError (126|127|1114)|c10\.dll|fbgemm\.dll",
         "The Visual C++ runtime that torch's DLLs need is missing: install it, and start a new "
         "shell.",
-        _runtime,
+        lambda machine, error: ("winget install --exact --id Microsoft.VCRedist.2015+.x64",),
     ),
     Cause(
         r"numpy.core.multiarray|_ARRAY_API|compiled using NumPy 1",
         "This torch was built for NumPy 1, and NumPy 2 is installed.",
-        _numpy,
+        lambda machine, error: pytorch.package_commands(
+            software.torch_target(machine), install=("numpy<2",)
+        ),
     ),
     Cause(
         r"partially initialized module|circular import",
         "A file of the job itself is named torch.py, or a folder torch, and hides the package.",
-        _remark("rename the file torch.py or the folder torch next to the script"),
+        lambda machine, error: (
+            "# rename the file torch.py or the folder torch next to the script",
+        ),
     ),
     Cause(r"No module named", "A package that torch needs is missing.", _module),
     Cause(r"", "The installation is damaged: reinstall it.", _reinstall),

@@ -85,47 +85,41 @@ def _of_cuda(machine: Machine) -> Iterator[Diagnosis]:
         if capability >= oldest and not pytorch.supports(archs, capability)
     }
     for gpu in new.values():
-        yield _too_new(machine, torch, gpu)
+        dotted = _dotted(gpu.compute_capability)
+        yield Diagnosis(
+            title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
+            evidence=f"{software.gpu_name(gpu)} has compute capability {dotted}; this torch "
+            f"holds {' '.join(archs)}",
+            cure=Cure(
+                f"Install a torch built for compute capability {dotted}.",
+                software.install_torch(machine),
+            ),
+        )
     if old:
         yield _too_old(machine, torch, old[0], usable)
-
-
-def _too_new(machine: Machine, torch: Torch, gpu: Gpu) -> Diagnosis:
-    capability = _dotted(gpu.compute_capability)
-    return Diagnosis(
-        title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
-        evidence=f"{software.gpu_name(gpu)} has compute capability {capability}; this torch holds "
-        f"{' '.join(software.arch_list(machine))}",
-        cure=Cure(
-            f"Install a torch built for compute capability {capability}.",
-            software.install_torch(machine),
-        ),
-    )
 
 
 def _too_old(machine: Machine, torch: Torch, gpu: Gpu, usable: list[Gpu]) -> Diagnosis:
     """A warning only if another GPU is supported."""
     archs, capability = software.arch_list(machine), _dotted(gpu.compute_capability)
+    if usable:
+        indices = ",".join(str(gpu.index) for gpu in usable)
+        text = f"Let the job see only the GPUs that this torch supports: {indices}."
+        place = target.of(machine)
+        lines = (
+            *system_packages.variable(place, "CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            *system_packages.variable(place, "CUDA_VISIBLE_DEVICES", indices),
+        )
+    else:
+        text = f"Install a build that still holds kernels for compute capability {capability}."
+        lines = software.install_torch(machine)
     return Diagnosis(
         title=f"{software.gpu_name(gpu)} is too old for {software.label(torch)}",
         evidence=f"compute capability {capability}; the oldest in this torch is "
         f"{_dotted(pytorch.oldest_capability(archs))} ({' '.join(archs)})",
-        cure=_hide(machine, usable) if usable else _replace(machine, capability),
+        cure=Cure(text, lines),
         severity=Severity.WARNING if usable else Severity.ERROR,
     )
-
-
-def _hide(machine: Machine, usable: list[Gpu]) -> Cure:
-    indices = ",".join(str(gpu.index) for gpu in usable)
-    text = f"Let the job see only the GPUs that this torch supports: {indices}."
-    place = target.of(machine)
-    order = system_packages.variable(place, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    return Cure(text, (*order, *system_packages.variable(place, "CUDA_VISIBLE_DEVICES", indices)))
-
-
-def _replace(machine: Machine, capability: str) -> Cure:
-    text = f"Install a build that still holds kernels for compute capability {capability}."
-    return Cure(text, software.install_torch(machine))
 
 
 def _dotted(capability: tuple[int, int] | None) -> str:
@@ -139,8 +133,9 @@ def _of_rocm(machine: Machine) -> Iterator[Diagnosis]:
     if torch is None or not software.rocm_of(torch) or not archs or override:
         return
     gpus = {_plain(gpu.gfx): gpu for gpu in software.capable(machine, "amd") if gpu.gfx}
+    families = [GENERIC[arch] for arch in archs if arch in GENERIC]
     for gfx, gpu in gpus.items():
-        if not _supported(gfx, archs):
+        if gfx not in archs and not any(re.fullmatch(family, gfx) for family in families):
             yield Diagnosis(
                 title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
                 evidence=f"{software.gpu_name(gpu)} is {gfx}; this torch holds {' '.join(archs)}",
@@ -151,11 +146,6 @@ def _of_rocm(machine: Machine) -> Iterator[Diagnosis]:
 def _plain(gfx: str) -> str:
     """The name without the features after it, as in gfx90a:sramecc+:xnack-."""
     return gfx.partition(":")[0]
-
-
-def _supported(gfx: str, archs: tuple[str, ...]) -> bool:
-    families = (GENERIC[arch] for arch in archs if arch in GENERIC)
-    return gfx in archs or any(re.fullmatch(family, gfx) for family in families)
 
 
 def _relative(machine: Machine, gfx: str, archs: tuple[str, ...]) -> Cure:

@@ -57,10 +57,23 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if packages := _in_user_site(python):
         yield _shadowed(machine, python, packages)
     elif len(copies) > 1:
+        facts: list[str] = []
+        lines: list[str] = []
+        for copy in copies:
+            where = f" in {copy.location}" if copy.location else ""
+            by = f" by {copy.installer}" if copy.installer else ""
+            facts.append(f"{copy.name} {copy.version or '?'}{where}{by}")
+            conda = copy.installer == "conda"
+            name = "pytorch" if conda else "torch"
+            manager = "conda" if conda else "uv" if copy.installer == "uv" else "pip"
+            lines += pytorch.package_commands(target.of(machine, manager), remove=(name,))
         yield Diagnosis(
             title=f"torch is installed {len(copies)} times in one Python",
-            evidence="; ".join(_facts(copy) for copy in copies),
-            cure=Cure("Remove every copy, then install torch once.", _once(machine, copies)),
+            evidence="; ".join(facts),
+            cure=Cure(
+                "Remove every copy, then install torch once.",
+                (*lines, *software.install_torch(machine)),
+            ),
         )
 
 
@@ -89,19 +102,3 @@ def _shadowed(machine: Machine, python: Interpreter, packages: list[Package]) ->
             (*hide, *software.install_torch(machine)) if alone else hide,
         ),
     )
-
-
-def _facts(copy: Package) -> str:
-    where = f" in {copy.location}" if copy.location else ""
-    by = f" by {copy.installer}" if copy.installer else ""
-    return f"{copy.name} {copy.version or '?'}{where}{by}"
-
-
-def _once(machine: Machine, copies: list[Package]) -> tuple[str, ...]:
-    lines: list[str] = []
-    for copy in copies:
-        conda = copy.installer == "conda"
-        name = "pytorch" if conda else "torch"
-        manager = "conda" if conda else "uv" if copy.installer == "uv" else "pip"
-        lines += pytorch.package_commands(target.of(machine, manager), remove=(name,))
-    return (*lines, *software.install_torch(machine))

@@ -43,7 +43,7 @@ from flatout.installing import pytorch as wheels
 from flatout.installing import system_packages, target
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.interpreter import Interpreter, Torch
+from flatout.nouns.interpreter import Torch
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV031", severity=Severity.WARNING, since="0.2.0")
@@ -58,36 +58,29 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if python is None or torch is None or release is None or release < (2, 0):
         return
     if python.compiler_searched and not python.compiler:
-        yield _compiler(machine, python, torch)
+        lines = system_packages.commands(target.of(machine), "compiler")
+        if python.conda and software.on(machine, "Linux"):
+            lines += ("# or without administrator's rights: conda install -c conda-forge gxx",)
+        compilers = COMPILERS.get(machine.system.name or "", "g++ and clang++")
+        yield Diagnosis(
+            title="no C++ compiler: torch.compile cannot work",
+            evidence=f"looked for {compilers}, found none; {software.label(torch)} has "
+            "torch.compile",
+            cure=Cure("Install a compiler; only compiled functions need it.", lines),
+            severity=Severity.NOTE if software.on(machine, "Windows") else None,
+        )
     if python.headers is False:
-        yield _headers(machine, python)
+        yield Diagnosis(
+            title=f"Python.h is missing for Python {python.version or ''}".rstrip(),
+            evidence=f"no headers for {python.executable or 'the interpreter'} "
+            f"({python.version or 'version not known'})",
+            cure=Cure(
+                "Install the headers; torch.compile and extensions need them.",
+                system_packages.commands(target.of(machine), "python-headers"),
+            ),
+        )
     if python.packages is not None and not software.package(machine, *TRITON):
         yield from _triton(machine, torch)
-
-
-def _compiler(machine: Machine, python: Interpreter, torch: Torch) -> Diagnosis:
-    lines = system_packages.commands(target.of(machine), "compiler")
-    if python.conda and software.on(machine, "Linux"):
-        lines = (*lines, "# or without administrator's rights: conda install -c conda-forge gxx")
-    compilers = COMPILERS.get(machine.system.name or "", "g++ and clang++")
-    return Diagnosis(
-        title="no C++ compiler: torch.compile cannot work",
-        evidence=f"looked for {compilers}, found none; {software.label(torch)} has torch.compile",
-        cure=Cure("Install a compiler; only compiled functions need it.", lines),
-        severity=Severity.NOTE if software.on(machine, "Windows") else None,
-    )
-
-
-def _headers(machine: Machine, python: Interpreter) -> Diagnosis:
-    return Diagnosis(
-        title=f"Python.h is missing for Python {python.version or ''}".rstrip(),
-        evidence=f"no headers for {python.executable or 'the interpreter'} "
-        f"({python.version or 'version not known'})",
-        cure=Cure(
-            "Install the headers; torch.compile and extensions need them.",
-            system_packages.commands(target.of(machine), "python-headers"),
-        ),
-    )
 
 
 def _triton(machine: Machine, torch: Torch) -> Iterator[Diagnosis]:
@@ -98,21 +91,19 @@ def _triton(machine: Machine, torch: Torch) -> Iterator[Diagnosis]:
     gpu_here = any(machine.gpus_of(vendor) for vendor, build in built_for.items() if build)
     if not gpu_here or not (linux or (windows and failed)):
         return
+    release = pytorch.release(torch.version) if torch.version else None
+    if software.rocm_of(torch) or release is None or release.triton is None:
+        install = software.install_torch(machine)
+    else:
+        place, package = software.torch_target(machine), f"triton=={release.triton}"
+        if place.system == "Windows":
+            minor = ".".join(release.triton.split(".")[:2])
+            package = f"triton-windows=={minor}.*"
+        install = wheels.package_commands(place, install=(package,))
     failure = f"; a compiled function failed: {torch.compile_error}" if failed else ""
     yield Diagnosis(
         title=f"{software.label(torch)} has no Triton beside it: no torch.compile on the GPU",
         evidence=f"none of {', '.join(TRITON)} is installed{software.shortened(failure, 200)}",
-        cure=Cure("Install the Triton of this torch release.", _install_triton(machine, torch)),
+        cure=Cure("Install the Triton of this torch release.", install),
         severity=Severity.NOTE if windows else None,
     )
-
-
-def _install_triton(machine: Machine, torch: Torch) -> tuple[str, ...]:
-    release = pytorch.release(torch.version) if torch.version else None
-    if software.rocm_of(torch) or release is None or release.triton is None:
-        return software.install_torch(machine)
-    place = software.torch_target(machine)
-    if place.system == "Windows":
-        minor = ".".join(release.triton.split(".")[:2])
-        return wheels.package_commands(place, install=(f"triton-windows=={minor}.*",))
-    return wheels.package_commands(place, install=(f"triton=={release.triton}",))

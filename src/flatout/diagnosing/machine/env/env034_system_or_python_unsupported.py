@@ -46,15 +46,11 @@ CHECK = Check(code="ENV034", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the first reason; milder if torch works or an older release still fits."""
-    of_system = list(_system(machine))
-    yield from of_system or _python_version(machine)
-
-
-def _system(machine: Machine) -> Iterator[Diagnosis]:
     reason = (
         _bits(machine) or _libc(machine) or _windows(machine) or _macos(machine) or _intel(machine)
     )
     if reason is None:
+        yield from _python_version(machine)
         return
     title, evidence, cure, severity = reason
     torch = machine.torch
@@ -83,15 +79,12 @@ def _bits(machine: Machine) -> Reason | None:
     python = machine.interpreter
     if python is None or python.bits != 32:
         return None
-    cure = Cure("Install a 64-bit Python.", _python(machine))
+    line = "# install the 64-bit Python of your system"
+    if software.on(machine, "Windows"):
+        line = "winget install --architecture x64 Python.Python.3.13"
+    cure = Cure("Install a 64-bit Python.", (line,))
     where = python.executable or "Python"
     return "a 32-bit Python: torch has no wheels for it", f"{where}: 32 bits", cure, Severity.ERROR
-
-
-def _python(machine: Machine) -> tuple[str, ...]:
-    if software.on(machine, "Windows"):
-        return ("winget install --architecture x64 Python.Python.3.13",)
-    return ("# install the 64-bit Python of your system",)
 
 
 def _libc(machine: Machine) -> Reason | None:

@@ -40,28 +40,24 @@ CHECK = Check(code="ENV038", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """At most one finding."""
     if machine.system.rosetta is True:
-        yield _rosetta(machine)
+        conda = target.of(machine).manager == "conda"
+        lines = (
+            ("CONDA_SUBDIR=osx-arm64 conda create --name torch python=3.13", "conda activate torch")
+            if conda
+            else (
+                "arch -arm64 zsh",
+                "uv venv --python cpython-3.13-macos-aarch64 .venv",
+                "uv pip install --python .venv torch",
+            )
+        )
+        yield Diagnosis(
+            title="Python runs as x86-64 under Rosetta: no MPS, no new torch",
+            evidence=f"{machine.cpu.name or 'Apple silicon'}, process: "
+            f"{machine.system.architecture or 'x86_64'} under Rosetta",
+            cure=Cure("Use an arm64 Python and install torch into a new environment.", lines),
+        )
     else:
         yield from _without_mps(machine)
-
-
-def _rosetta(machine: Machine) -> Diagnosis:
-    conda = target.of(machine).manager == "conda"
-    lines = (
-        ("CONDA_SUBDIR=osx-arm64 conda create --name torch python=3.13", "conda activate torch")
-        if conda
-        else (
-            "arch -arm64 zsh",
-            "uv venv --python cpython-3.13-macos-aarch64 .venv",
-            "uv pip install --python .venv torch",
-        )
-    )
-    return Diagnosis(
-        title="Python runs as x86-64 under Rosetta: no MPS, no new torch",
-        evidence=f"{machine.cpu.name or 'Apple silicon'}, process: "
-        f"{machine.system.architecture or 'x86_64'} under Rosetta",
-        cure=Cure("Use an arm64 Python and install torch into a new environment.", lines),
-    )
 
 
 def _without_mps(machine: Machine) -> Iterator[Diagnosis]:

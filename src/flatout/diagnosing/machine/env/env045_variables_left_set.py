@@ -109,11 +109,6 @@ class VariableGroup:
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all variables of one group, one for each number of threads."""
-    yield from _groups(machine)
-    yield from _threads(machine)
-
-
-def _groups(machine: Machine) -> Iterator[Diagnosis]:
     place = target.of(machine)
     for group in GROUPS:
         seen = {
@@ -138,6 +133,7 @@ def _groups(machine: Machine) -> Iterator[Diagnosis]:
                 ),
                 severity=Severity.NOTE if all(variable.mild for variable in seen) else None,
             )
+    yield from _threads(machine)
 
 
 def _threads(machine: Machine) -> Iterator[Diagnosis]:

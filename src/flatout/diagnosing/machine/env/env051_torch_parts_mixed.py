@@ -47,13 +47,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     parts = list(_parts(machine, torch))
     if parts:
+        place = software.torch_target(machine)
+        pinned = tuple(f"{name}=={fits}.*" for name, _, fits in parts)
+        if place.manager == "conda" or not torch.build:
+            lines = wheels.package_commands(place, install=pinned)
+        else:  # the index of torch's own build: torchvision is also built per CUDA
+            options = ("--index-url", pytorch.index_url(torch.build))
+            lines = python_packages.lines(place, pinned, options=options)
         names = ", ".join(name for name, _, _ in parts)
         yield Diagnosis(
             title=f"{names} of another release than {software.label(torch)}",
             evidence="; ".join(f"{name} {has}, fits: {fits}" for name, has, fits in parts),
             cure=Cure(
                 "Install the versions that belong to this torch.",
-                _matching(machine, torch, parts),
+                lines,
             ),
             severity=Severity.ERROR,
         )
@@ -86,16 +93,6 @@ def _parts(machine: Machine, torch: Torch) -> Iterator[tuple[str, str, str]]:
         there = software.numbers(has)
         if has and fits and there and there != software.numbers(fits):
             yield name, has, fits
-
-
-def _matching(machine: Machine, torch: Torch, parts: list[tuple[str, str, str]]) -> tuple[str, ...]:
-    """Lines that use the index of torch's own build: torchvision is also built per CUDA."""
-    place = software.torch_target(machine)
-    pinned = tuple(f"{name}=={fits}.*" for name, _, fits in parts)
-    if place.manager == "conda" or not torch.build:
-        return wheels.package_commands(place, install=pinned)
-    options = ("--index-url", pytorch.index_url(torch.build))
-    return python_packages.lines(place, pinned, options=options)
 
 
 def _libraries(machine: Machine, torch: Torch) -> Iterator[tuple[str, str, str]]:

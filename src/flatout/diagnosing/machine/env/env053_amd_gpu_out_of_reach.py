@@ -29,7 +29,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.machine.env import software
 from flatout.installing import driver, system_packages, target
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine import DeviceFile, Machine
+from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV053", severity=Severity.ERROR, since="0.2.0")
 
@@ -63,7 +63,9 @@ def _permission(machine: Machine) -> Iterator[Diagnosis]:
     closed = [
         file
         for file in machine.kernel.device_files or ()
-        if file.exists and _amd(file) and False in (file.readable, file.writable)
+        if file.exists
+        and (file.path == "/dev/kfd" or file.path.startswith("/dev/dri/render"))
+        and False in (file.readable, file.writable)
     ]
     if not closed or not _rocm_expected(machine):
         return
@@ -94,7 +96,3 @@ def _rocm_expected(machine: Machine) -> bool:
     if software.rocm_of(machine.torch) is not None:
         return True
     return bool(software.capable(machine, "amd")) and not machine.gpus_of("nvidia")
-
-
-def _amd(file: DeviceFile) -> bool:
-    return file.path == "/dev/kfd" or file.path.startswith("/dev/dri/render")

@@ -73,27 +73,24 @@ def _open_files(machine: Machine, soft: int) -> Diagnosis:
     limit = FILES_ON_MACOS if mac else WANTED_FILES
     within_hard = limit if hard is None or hard < 0 else min(limit, hard)
     hard_limit = "" if hard is None else f", hard limit {'none' if hard < 0 else hard}"
+    now = f"ulimit -n {max(within_hard, soft)}"
+    if machine.container.kind is not None:
+        permanent = f"# or: docker run --ulimit nofile={WANTED_FILES}:{WANTED_FILES} ..."
+    elif mac:
+        permanent = f"echo '{now}' >> ~/.zshrc"
+    else:
+        kind = "soft" if hard is not None and (hard < 0 or hard >= WANTED_FILES) else "-"  # both
+        permanent = _for_logins(machine, f"echo '* {kind} nofile {WANTED_FILES}'", "open-files")
     return Diagnosis(
         title=f"at most {soft} open files: too few for many loader workers",
         evidence=f"soft limit of open files {soft}{hard_limit}",
         cure=Cure(
             "Raise the limit in the shell that starts the program, and where later shells get it.",
-            _more_files(machine, max(within_hard, soft)),
+            (now, permanent),
         ),
         # torch on macOS hands tensors over by name, not by descriptor; 256 is its usual limit
         severity=Severity.WARNING if soft < FEW_FILES and not mac else Severity.NOTE,
     )
-
-
-def _more_files(machine: Machine, number: int) -> tuple[str, ...]:
-    now = f"ulimit -n {number}"
-    if machine.container.kind is not None:
-        return (now, f"# or: docker run --ulimit nofile={WANTED_FILES}:{WANTED_FILES} ...")
-    if machine.system.name == "Darwin":
-        return (now, f"echo '{now}' >> ~/.zshrc")
-    hard = machine.limits.open_files_hard
-    kind = "soft" if hard is not None and (hard < 0 or hard >= WANTED_FILES) else "-"  # both
-    return (now, _for_logins(machine, f"echo '* {kind} nofile {WANTED_FILES}'", "open-files"))
 
 
 def _locked_memory(machine: Machine, limit: int, ports: list[str]) -> Diagnosis:

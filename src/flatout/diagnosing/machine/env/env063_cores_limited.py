@@ -29,7 +29,7 @@ programs the real number: OMP_NUM_THREADS, and num_workers of the DataLoader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import system_packages, target
@@ -61,6 +61,12 @@ def _quota(machine: Machine, quota: float, visible: int) -> Iterator[Diagnosis]:
     if threads_set is not None and threads_set.isdecimal() and int(threads_set) <= quota + 1:
         return
     lines = system_packages.variable(target.of(machine), VARIABLE, str(threads))
+    kind = machine.container.kind
+    if kind == "kubernetes":
+        lines = (*lines, "# or, in the pod's specification: raise resources.limits.cpu")
+    elif kind in ("docker", "podman", "containerd"):
+        tool = "nerdctl" if kind == "containerd" else kind
+        lines = (*lines, f"# or, on the host: {tool} run --cpus={visible} ...")
     yield Diagnosis(
         title=f"a CPU quota of {quota:g} cores where {visible} are visible",
         evidence=f"quota {quota:g} cores, visible {visible}; {VARIABLE} is "
@@ -68,19 +74,9 @@ def _quota(machine: Machine, quota: float, visible: int) -> Iterator[Diagnosis]:
         cure=Cure(
             f"Start at most {threads} threads, also as num_workers of a DataLoader; or raise the "
             "quota.",
-            (*lines, *_raised(machine, visible)),
+            lines,
         ),
     )
-
-
-def _raised(machine: Machine, visible: int) -> tuple[str, ...]:
-    kind = machine.container.kind
-    if kind == "kubernetes":
-        return ("# or, in the pod's specification: raise resources.limits.cpu",)
-    if kind in ("docker", "podman", "containerd"):
-        tool = "nerdctl" if kind == "containerd" else kind
-        return (f"# or, on the host: {tool} run --cpus={visible} ...",)
-    return ()
 
 
 def _affinity(machine: Machine, own: int, whole: int) -> Diagnosis:
@@ -88,6 +84,12 @@ def _affinity(machine: Machine, own: int, whole: int) -> Diagnosis:
     environment = machine.environment or {}
     pinning = {name: value for name, value in environment.items() if name in PINNING}
     settings = ", ".join(f"{name}={value}" for name, value in pinning.items())
+    place = target.of(machine)
+    lines = [line for name in pinning for line in system_packages.variable(place, name, None)]
+    if machine.container.kind is not None:
+        lines.append(f"# or, on the host: docker run --cpuset-cpus=0-{whole - 1} ...")
+    elif place.system == "Linux":
+        lines.append(f"taskset -cp 0-{whole - 1} $$")
     return Diagnosis(
         title=f"pinned to {own} of {whole} hardware threads",
         evidence=f"affinity {own}, machine {whole} hardware threads; "
@@ -96,17 +98,7 @@ def _affinity(machine: Machine, own: int, whole: int) -> Diagnosis:
         cure=Cure(
             "Under a batch system ask for more cores per task (Slurm: --cpus-per-task). Otherwise "
             "lift the pinning.",
-            _unpinned(machine, whole, pinning),
+            tuple(lines),
         ),
         severity=Severity.WARNING if own < PER_GPU * max(1, gpus) else Severity.NOTE,
     )
-
-
-def _unpinned(machine: Machine, whole: int, pinning: Iterable[str]) -> tuple[str, ...]:
-    place = target.of(machine)
-    lines = [line for name in pinning for line in system_packages.variable(place, name, None)]
-    if machine.container.kind is not None:
-        lines.append(f"# or, on the host: docker run --cpuset-cpus=0-{whole - 1} ...")
-    elif place.system == "Linux":
-        lines.append(f"taskset -cp 0-{whole - 1} $$")
-    return tuple(lines)

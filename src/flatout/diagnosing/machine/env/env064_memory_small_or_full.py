@@ -75,6 +75,12 @@ def _size(machine: Machine) -> Iterator[Diagnosis]:
 def _small(machine: Machine, usable: int, on_gpus: list[int]) -> Diagnosis:
     total, limit = machine.memory.total_bytes, machine.memory.limit_bytes
     together = sum(on_gpus)
+    lines: tuple[str, ...] = ()
+    kind = machine.container.kind
+    if limit is not None and total is not None and limit < total and kind is not None:
+        lines = (f"# On the host: docker run --memory={total * 9 // 10 // GIB}g ...",)
+        if kind == "kubernetes":
+            lines = ("# In the pod's specification: raise resources.limits.memory",)
     few = usable < max(LITTLE, *on_gpus, 0) * ROUNDING
     owners = "the GPUs have" if len(on_gpus) > 1 else "the GPU has"
     against = f": less than {owners}" if usable < together * ROUNDING else ""
@@ -86,19 +92,10 @@ def _small(machine: Machine, usable: int, on_gpus: list[int]) -> Diagnosis:
         cure=Cure(
             "Load checkpoints with torch.load(path, mmap=True) or safetensors, and keep "
             "num_workers low. There is little room to offload to.",
-            _commands(machine),
+            lines,
         ),
         severity=Severity.WARNING if few else Severity.NOTE,
     )
-
-
-def _commands(machine: Machine) -> tuple[str, ...]:
-    limit, total = machine.memory.limit_bytes, machine.memory.total_bytes
-    if limit is None or total is None or limit >= total or machine.container.kind is None:
-        return ()
-    if machine.container.kind == "kubernetes":
-        return ("# In the pod's specification: raise resources.limits.memory",)
-    return (f"# On the host: docker run --memory={total * 9 // 10 // GIB}g ...",)
 
 
 def _in_wsl(total: int, largest: int) -> Diagnosis:
@@ -127,13 +124,24 @@ def _swap(machine: Machine) -> Iterator[Diagnosis]:
         return
     memory = machine.memory
     in_all = f" of {units.size(memory.swap_total_bytes)}" if memory.swap_total_bytes else ""
+    place = target.of(machine)
+    if place.system == "Windows":
+        top = "Sort-Object PagedMemorySize -Descending | Select-Object -First 10"
+        look: tuple[str, ...] = (f"Get-Process | {top} Id, ProcessName, PagedMemorySize",)
+    elif place.system == "Darwin":
+        look = ("ps -Ao pid,user,rss,comm -m | head -n 11",)
+    else:
+        look = ("ps -eo pid,user,rss,comm --sort=-rss | head -n 11",)
+        if severity is not Severity.WARNING:
+            back = ("swapoff -a", "swapon -a")
+            look += on_host(place, tuple(system_packages.sudo(place, line) for line in back))
     yield Diagnosis(
         title=f"{units.size(memory.swap_used_bytes)} are swapped out to disk",
         evidence=f"swap used {units.size(memory.swap_used_bytes)}{in_all}; main memory available "
         f"{units.size(memory.available_bytes)} of {units.size(memory.total_bytes)}",
         cure=Cure(
             "See which programs take the memory and end or shrink them; use fewer loader workers.",
-            _look(machine, severity),
+            look,
         ),
         severity=severity,
     )
@@ -147,17 +155,3 @@ def _swap_severity(memory: Memory, system: str | None) -> Severity | None:
         return Severity.WARNING
     large = used >= max(4 * GIB, total // 10)
     return Severity.NOTE if large and system != "Darwin" else None
-
-
-def _look(machine: Machine, severity: Severity) -> tuple[str, ...]:
-    place = target.of(machine)
-    if place.system == "Windows":
-        top = "Sort-Object PagedMemorySize -Descending | Select-Object -First 10"
-        return (f"Get-Process | {top} Id, ProcessName, PagedMemorySize",)
-    if place.system == "Darwin":
-        return ("ps -Ao pid,user,rss,comm -m | head -n 11",)
-    look = "ps -eo pid,user,rss,comm --sort=-rss | head -n 11"
-    if severity is Severity.WARNING:
-        return (look,)
-    back = system_packages.sudo(place, "swapoff -a"), system_packages.sudo(place, "swapon -a")
-    return (look, *on_host(place, back))

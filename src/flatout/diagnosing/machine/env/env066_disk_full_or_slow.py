@@ -100,35 +100,26 @@ def _empty(place: Target, disks: list[Disk]) -> tuple[str, ...]:
 
 
 def _slow(machine: Machine) -> Iterator[Diagnosis]:
+    place = target.of(machine)
     for disk in machine.disks or ():
-        reason = _reason(disk, machine)
-        if disk.use != "work" or reason is None:
+        of_windows = disk.file_system in WINDOWS_DRIVES and machine.container.wsl is not None
+        if disk.use != "work" or not (of_windows or disk.network):
             continue
-        cause, severity = reason
+        if of_windows:
+            cause, severity = "a drive of Windows, reached through WSL", Severity.WARNING
+            folder = disk.path.rstrip("/").rpartition("/")[2]
+            copy = f'cp -r {shell.quote(place, disk.path)} "$HOME/"'
+            lines: tuple[str, ...] = (f'{copy} && cd "$HOME"/{shell.quote(place, folder)}',)
+        else:
+            cause, severity = "a network file system", Severity.NOTE
+            lines = () if place.system == "Windows" else ("df -h",)
         yield Diagnosis(
             title=f"the job's folder is on {cause}",
             evidence=f"{disk.path}: file system {disk.file_system or 'not known'}, {cause}",
             cure=Cure(
                 "Copy the training data to a local SSD, or pack it into few large files that are "
                 "read in order.",
-                _move(machine, disk),
+                lines,
             ),
             severity=severity,
         )
-
-
-def _reason(disk: Disk, machine: Machine) -> tuple[str, Severity] | None:
-    if disk.file_system in WINDOWS_DRIVES and machine.container.wsl is not None:
-        return "a drive of Windows, reached through WSL", Severity.WARNING
-    if disk.network:
-        return "a network file system", Severity.NOTE
-    return None
-
-
-def _move(machine: Machine, disk: Disk) -> tuple[str, ...]:
-    place = target.of(machine)
-    if machine.container.wsl is not None and disk.file_system in WINDOWS_DRIVES:
-        folder = disk.path.rstrip("/").rpartition("/")[2]
-        copy = f'cp -r {shell.quote(place, disk.path)} "$HOME/"'
-        return (f'{copy} && cd "$HOME"/{shell.quote(place, folder)}',)
-    return () if place.system == "Windows" else ("df -h",)

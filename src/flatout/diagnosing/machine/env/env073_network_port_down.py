@@ -50,27 +50,30 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     most = f" at {usual:g} Gbit/s" if usual is not None else ""
     well = [port for port in active if port not in odd]
     spare = 0 < len(machine.gpus or ()) <= len(well)
-    yield Diagnosis(
-        title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {_state(odd)}"[:100],
-        evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
-        cure=Cure(_text(spare), _commands(machine, odd, well)),
-        severity=Severity.NOTE if spare else None,
-    )
-
-
-def _text(spare: bool) -> str:
+    down = [port for port in odd if _down(port)]
+    state = "slow" if not down else "down" if len(down) == len(odd) else "down or slow"
     text = (
         "Check the port's state, cable and error counters; until it is repaired, leave it out of "
         "NCCL_IB_HCA."
     )
     if spare:
-        return f"Nothing, if the port is not meant for training (storage, or not cabled). {text}"
-    return text
-
-
-def _state(odd: list[NetworkPort]) -> str:
-    down = [port for port in odd if _down(port)]
-    return "slow" if not down else "down" if len(down) == len(odd) else "down or slow"
+        text = f"Nothing, if the port is not meant for training (storage, or not cabled). {text}"
+    place = target.of(machine)
+    adapters = dict.fromkeys(port.name.partition("/")[0] for port in odd)
+    commands = [
+        *system_packages.commands(place, "infiniband"),
+        *(f"ibstat {shell.quote(place, adapter)}" for adapter in adapters),
+        "perfquery -x",
+    ]
+    if well:  # the leading = means "exactly these"; quoted because zsh would expand it
+        ports_to_use = ",".join(port.name.replace("/", ":") for port in well)
+        commands.append(f"export NCCL_IB_HCA='={ports_to_use}'")
+    yield Diagnosis(
+        title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {state}"[:100],
+        evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
+        cure=Cure(text, tuple(commands)),
+        severity=Severity.NOTE if spare else None,
+    )
 
 
 def _down(port: NetworkPort) -> bool:
@@ -85,21 +88,3 @@ def _slow(port: NetworkPort, usual: float | None) -> bool:
 def _facts(port: NetworkPort) -> str:
     rate = f" at {port.rate_gbit_per_s:g} Gbit/s" if port.rate_gbit_per_s is not None else ""
     return f"{port.name}: {port.state or 'state not known'}{rate}"
-
-
-def _commands(
-    machine: Machine, odd: list[NetworkPort], healthy: list[NetworkPort]
-) -> tuple[str, ...]:
-    place = target.of(machine)
-    names = [shell.quote(place, port.name.partition("/")[0]) for port in odd]
-    well = [port.name.replace("/", ":") for port in healthy]
-    leave_out = (
-        # the leading = means "exactly these"; quoted because zsh would expand it
-        (f"export NCCL_IB_HCA='={','.join(well)}'",) if well else ()
-    )
-    return (
-        *system_packages.commands(place, "infiniband"),
-        *(f"ibstat {name}" for name in dict.fromkeys(names)),
-        "perfquery -x",
-        *leave_out,
-    )

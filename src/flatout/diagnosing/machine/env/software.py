@@ -112,11 +112,8 @@ def rocm_of(torch: Torch | None) -> str | None:
     """The ROCm that torch was built with, or None if not a ROCm build or unknown."""
     if torch is None:
         return None
-    return (torch.build or "").removeprefix("rocm") if _rocm_build(torch) else torch.hip
-
-
-def _rocm_build(torch: Torch) -> bool:
-    return (torch.build or "").startswith("rocm")
+    build = torch.build or ""
+    return build.removeprefix("rocm") if build.startswith("rocm") else torch.hip
 
 
 def cpu_build(torch: Torch) -> bool:
@@ -154,28 +151,25 @@ def new_environment(place: Target) -> tuple[str, ...]:
     )
 
 
-def choice(machine: Machine, stay: bool = True) -> Choice | None:
-    """The build to install, or None if none fits this machine. stay: see `to_install`."""
+def choice(machine: Machine) -> Choice | None:
+    """The build to install, or None if none fits this machine."""
     try:
-        return wheels.choose(to_install(machine, stay))
+        return wheels.choose(_to_install(machine))
     except UserError:
         return None
 
 
-def install_torch(machine: Machine, stay: bool = True) -> tuple[str, ...]:
+def install_torch(machine: Machine) -> tuple[str, ...]:
     """Lines that install the right torch, or a comment with the reason if none fits."""
     try:
-        return wheels.commands(to_install(machine, stay))
+        return wheels.commands(_to_install(machine))
     except UserError as error:
         return tuple(f"# {line}" for line in (error.message, error.next_step) if line)
 
 
-def to_install(machine: Machine, stay: bool = True) -> Target:
-    """What to install torch for.
-
-    stay: keep the installed release if a build of it fits: the user's programs rely on it.
-    """
-    release = machine.torch.version if machine.torch and stay else None
+def _to_install(machine: Machine) -> Target:
+    """The Target that keeps the installed release if a build of it fits: programs rely on it."""
+    release = machine.torch.version if machine.torch else None
     return replace(target.of(machine), release=release)
 
 
@@ -191,16 +185,14 @@ def same_torch_again(machine: Machine) -> tuple[str, ...]:
     return python_packages.lines(place, (f"torch=={torch.version}",), options=options)
 
 
-def pip_target(machine: Machine) -> Target:
-    """The Target for packages that conda lacks: pip, even in a conda environment."""
-    place = target.of(machine)
-    return replace(place, manager="pip") if place.manager == "conda" else place
-
-
 def torch_target(machine: Machine) -> Target:
-    """The Target for torch's companion packages: with the manager that installed torch."""
+    """The Target for torch's companion packages: with the manager that installed torch.
+
+    That may be pip in a conda environment.
+    """
+    place = target.of(machine)
     by_conda = machine.torch is not None and machine.torch.installer == "conda"
-    return target.of(machine) if by_conda else pip_target(machine)
+    return replace(place, manager="pip") if place.manager == "conda" and not by_conda else place
 
 
 def shortened(text: str, length: int = 100) -> str:

@@ -28,7 +28,7 @@ reseat it. An older board or processor cannot do more. In the cloud, ask for ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
@@ -47,9 +47,25 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     narrow = [gpu for gpu in linked if _is_below(gpu.pcie_width, _lanes(gpu))]
     slow = [gpu for gpu in linked if _is_below(gpu.pcie_generation_max, _generation(gpu))]
     if narrow:
-        yield _few_lanes(machine, narrow)
+        first, mild = narrow[0], all(_meant_so(gpu, machine) for gpu in narrow)
+        yield Diagnosis(
+            title=f"{devices.subject(narrow)}: {first.pcie_width} of {_lanes(first)} PCIe lanes",
+            evidence=devices.facts(narrow, _width_facts),
+            cure=Cure(_lanes_cure(first, mild, machine), _look(machine, first)),
+            severity=Severity.NOTE if mild else Severity.WARNING,
+        )
     if slow:
-        yield _old_generation(machine, slow)
+        first = slow[0]
+        yield Diagnosis(
+            title=f"{devices.subject(slow)}: PCIe {first.pcie_generation_max} "
+            f"where the card can do {_generation(first)}",
+            evidence=devices.facts(slow, _generation_facts),
+            cure=Cure(
+                "In the firmware set the slot to Auto or to the card's generation; without a riser "
+                "cable. An older board or processor cannot do more.",
+                _look(machine, first),
+            ),
+        )
 
 
 def _is_below(now: int | None, card: int | None) -> bool:
@@ -69,30 +85,6 @@ def _generation(gpu: Gpu) -> int | None:
         return gpu.pcie_generation_card
     sheet = devices.model(gpu)
     return sheet.pcie_generation if sheet else None
-
-
-def _few_lanes(machine: Machine, narrow: Sequence[Gpu]) -> Diagnosis:
-    first, mild = narrow[0], all(_meant_so(gpu, machine) for gpu in narrow)
-    return Diagnosis(
-        title=f"{devices.subject(narrow)}: {first.pcie_width} of {_lanes(first)} PCIe lanes",
-        evidence=devices.facts(narrow, _width_facts),
-        cure=Cure(_lanes_cure(first, mild, machine), _look(machine, first)),
-        severity=Severity.NOTE if mild else Severity.WARNING,
-    )
-
-
-def _old_generation(machine: Machine, slow: Sequence[Gpu]) -> Diagnosis:
-    first = slow[0]
-    return Diagnosis(
-        title=f"{devices.subject(slow)}: PCIe {first.pcie_generation_max} "
-        f"where the card can do {_generation(first)}",
-        evidence=devices.facts(slow, _generation_facts),
-        cure=Cure(
-            "In the firmware set the slot to Auto or to the card's generation; without a riser "
-            "cable. An older board or processor cannot do more.",
-            _look(machine, first),
-        ),
-    )
 
 
 def _meant_so(gpu: Gpu, machine: Machine) -> bool:

@@ -57,8 +57,16 @@ TOLERATED = 0.95
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs of each cause."""
-    yield from _heat(machine)
     gpus, nvidia = machine.gpus or (), machine.gpus_of("nvidia")
+    slowed = [gpu for gpu in gpus if causes.reasons(gpu, throttles.HEAT)]
+    if slowed:
+        watched = [gpu for gpu in slowed if gpu.vendor == "nvidia"]
+        watch = causes.watch_heat(watched) if watched else "rocm-smi --showtemp --showfan"
+        yield Diagnosis(
+            title=f"{devices.subject(slowed)}: slowed down by heat now",
+            evidence=devices.facts(slowed, _slowed_facts),
+            cure=Cure(causes.COOL, (watch,)),
+        )
     capped = [gpu for gpu in gpus if causes.lowered_limit(gpu)]
     braked = [gpu for gpu in gpus if _braked(gpu)]
     locked = [
@@ -74,13 +82,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _power_limit(machine: Machine, capped: list[Gpu]) -> Diagnosis:
     lowest = units.share(min(map(causes.limit_share, capped)))
+    amd = [str(gpu.index) for gpu in capped if gpu.vendor == "amd" and gpu.index is not None]
+    lines = [f"rocm-smi -d {' '.join(amd)} --resetpoweroverdrive"] if amd else []
+    lines += causes.default_limits(capped)
     own = all(devices.laptop(gpu) for gpu in capped)
     text = "Restore the default, unless the limit is intended (heat, noise, power supply)."
     plug = "Plug the laptop in and choose its profile for performance; the driver cannot set this."
     return Diagnosis(
         title=f"{devices.subject(capped)}: power limit at {lowest} of the default",
         evidence=devices.facts(capped, _limits),
-        cure=Cure(plug) if own else Cure(text, devices.settings(machine, _default_limits(capped))),
+        cure=Cure(plug) if own else Cure(text, devices.settings(machine, lines)),
         severity=Severity.NOTE if own else Severity.WARNING,
     )
 
@@ -88,12 +99,6 @@ def _power_limit(machine: Machine, capped: list[Gpu]) -> Diagnosis:
 def _limits(gpu: Gpu) -> str:
     most = f", at most {gpu.power_limit_max_w:g} W" if gpu.power_limit_max_w is not None else ""
     return f"limit {gpu.power_limit_w:g} W, default {gpu.power_limit_default_w:g} W{most}"
-
-
-def _default_limits(capped: list[Gpu]) -> list[str]:
-    amd = [str(gpu.index) for gpu in capped if gpu.vendor == "amd" and gpu.index is not None]
-    lines = [f"rocm-smi -d {' '.join(amd)} --resetpoweroverdrive"] if amd else []
-    return lines + causes.default_limits(capped)
 
 
 def _braked(gpu: Gpu) -> bool:
@@ -155,16 +160,6 @@ def _peers(gpu: Gpu, gpus: Sequence[Gpu]) -> int:
     return best if most is not None and most <= TOLERATED * best else 0
 
 
-def _heat(machine: Machine) -> Iterator[Diagnosis]:
-    slowed = [gpu for gpu in machine.gpus or () if causes.reasons(gpu, throttles.HEAT)]
-    if slowed:
-        yield Diagnosis(
-            title=f"{devices.subject(slowed)}: slowed down by heat now",
-            evidence=devices.facts(slowed, _slowed_facts),
-            cure=Cure(causes.COOL, _commands(slowed)),
-        )
-
-
 def _slowed_facts(gpu: Gpu) -> str:
     parts = list(causes.reasons(gpu, throttles.HEAT))
     if gpu.temperature_c is not None:
@@ -172,8 +167,3 @@ def _slowed_facts(gpu: Gpu) -> str:
     if gpu.temperature_slowdown_c is not None:
         parts.append(f"slowdown at {gpu.temperature_slowdown_c} C")
     return ", ".join((*parts, *causes.clock(gpu)))
-
-
-def _commands(slowed: list[Gpu]) -> tuple[str, ...]:
-    nvidia = [gpu for gpu in slowed if gpu.vendor == "nvidia"]
-    return (causes.watch_heat(nvidia),) if nvidia else ("rocm-smi --showtemp --showfan",)

@@ -48,24 +48,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not off:
         return
     servers = [gpu for gpu in off if devices.data_center(gpu)]
+    lines = ["systemctl enable --now nvidia-persistenced"]
+    system = machine.system
+    if "ubuntu" in (system.distribution, *system.distribution_like):
+        drop_in = r"[Service]\nExecStartPost=+-/usr/bin/nvidia-smi -pm 1\n"
+        lines.append(
+            f'sh -c \'mkdir -p {OVERRIDE} && printf "{drop_in}" > {OVERRIDE}/persistence.conf '
+            "&& systemctl daemon-reload'"
+        )
     yield Diagnosis(
         title=f"{devices.subject(off)}: persistence mode is off",
         evidence=devices.facts(off, lambda gpu: "persistence mode off"),
         cure=Cure(
             "The daemon keeps the GPU ready after every restart; the last line does it at once.",
-            devices.settings(machine, _lines(machine)),
+            devices.settings(machine, [*lines, "nvidia-smi -pm 1"]),
         ),
         severity=Severity.WARNING if servers and machine.container.kind is None else Severity.NOTE,
     )
-
-
-def _lines(machine: Machine) -> list[str]:
-    enable = ["systemctl enable --now nvidia-persistenced"]
-    system = machine.system
-    if "ubuntu" in (system.distribution, *system.distribution_like):
-        drop_in = r"[Service]\nExecStartPost=+-/usr/bin/nvidia-smi -pm 1\n"
-        enable.append(
-            f'sh -c \'mkdir -p {OVERRIDE} && printf "{drop_in}" > {OVERRIDE}/persistence.conf '
-            "&& systemctl daemon-reload'"
-        )
-    return [*enable, "nvidia-smi -pm 1"]

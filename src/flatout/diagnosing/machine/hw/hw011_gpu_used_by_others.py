@@ -34,7 +34,7 @@ processor's own graphics if it has one, or log out of the desktop and train over
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
@@ -85,11 +85,18 @@ def _held(machine: Machine, gpu: Gpu) -> Iterator[Diagnosis]:
     if held_bytes < max(LEAST_HELD, SHARE_HELD * (gpu.memory_bytes or 0)):
         return
     whole = f" of {units.size(gpu.memory_bytes)}" if gpu.memory_bytes is not None else ""
+    numbers = [process.pid for process in programs]
+    listed = ",".join(map(str, numbers))
+    look, end = f"ps -o pid,user,lstart,args -p {listed}", "kill"
+    if machine.system.name == "Windows":
+        look = f"Get-Process -Id {listed} | Select-Object Id, Name, StartTime"
+        end = "taskkill /PID"
     yield Diagnosis(
         title=f"{devices.label(gpu)}: {units.size(held_bytes)} held by other programs",
         evidence=f"{units.size(held_bytes)}{whole}: {', '.join(map(_process, programs))}",
         cure=Cure(
-            "See whose they are; end what is yours and forgotten.", _whose(machine, programs)
+            "See whose they are; end what is yours and forgotten.",
+            (look, *(f"# if it is yours: {end} {number}" for number in numbers)),
         ),
     )
 
@@ -103,17 +110,6 @@ def _process(process: GpuProcess) -> str:
     known = process.memory_bytes is not None
     memory = units.size(process.memory_bytes) if known else "size unknown"
     return f"{process.name or 'a program'} (process {process.pid}, {memory})"
-
-
-def _whose(machine: Machine, programs: Sequence[GpuProcess]) -> tuple[str, ...]:
-    numbers = [process.pid for process in programs]
-    if machine.system.name == "Windows":
-        return (
-            f"Get-Process -Id {','.join(map(str, numbers))} | Select-Object Id, Name, StartTime",
-            *(f"# if it is yours: taskkill /PID {number}" for number in numbers),
-        )
-    looks = f"ps -o pid,user,lstart,args -p {','.join(map(str, numbers))}"
-    return (looks, *(f"# if it is yours: kill {number}" for number in numbers))
 
 
 def _busy(gpu: Gpu) -> bool:
@@ -153,6 +149,10 @@ def _screen(machine: Machine, gpu: Gpu) -> Iterator[Diagnosis]:
     )
     if used - computing <= SHARE_OF_SCREEN * whole:
         return
+    lines: tuple[str, ...] = ()
+    if on_metal(machine):
+        stop = system_packages.sudo(target.of(machine), "systemctl isolate multi-user.target")
+        lines = ("nvidia-smi", f"# without desktop, from a text console or over ssh: {stop}")
     yield Diagnosis(
         title=f"{devices.label(gpu)}: the screen takes {units.size(used - computing)}",
         evidence=f"{units.size(used)} of {units.size(whole)} in use, {units.size(computing)} "
@@ -160,14 +160,7 @@ def _screen(machine: Machine, gpu: Gpu) -> Iterator[Diagnosis]:
         cure=Cure(
             "Close browsers, use the processor's graphics for the screen, or stop the desktop "
             "while training (this ends the session on the screen).",
-            _without_desktop(machine),
+            lines,
         ),
         severity=Severity.NOTE,
     )
-
-
-def _without_desktop(machine: Machine) -> tuple[str, ...]:
-    if not on_metal(machine):
-        return ()
-    line = system_packages.sudo(target.of(machine), "systemctl isolate multi-user.target")
-    return ("nvidia-smi", f"# without desktop, from a text console or over ssh: {line}")

@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW016", severity=Severity.ERROR, since="0.2.0")
@@ -44,24 +43,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     ]
     if not down:
         return
+    chosen = f" -i {down[0].index}" if down[0].index is not None else ""
     yield Diagnosis(
         title=f"{devices.subject(down)}: NVLink connections are down",
-        evidence=devices.facts(down, _facts),
+        evidence=devices.facts(down, lambda gpu: f"{gpu.nvlinks_down} down, {gpu.nvlinks} up"),
         cure=Cure(
             "Read the counters, then reset all GPUs while nothing runs; restart where that is "
             "refused.",
             (
-                _status(down[0]),
+                f"nvidia-smi nvlink -s{chosen} && nvidia-smi nvlink -e{chosen}",
                 *devices.settings(machine, ["nvidia-smi --gpu-reset"]),
             ),
         ),
     )
-
-
-def _facts(gpu: Gpu) -> str:
-    return f"{gpu.nvlinks_down} down, {gpu.nvlinks} up"
-
-
-def _status(gpu: Gpu) -> str:
-    chosen = f" -i {gpu.index}" if gpu.index is not None else ""
-    return f"nvidia-smi nvlink -s{chosen} && nvidia-smi nvlink -e{chosen}"
