@@ -54,6 +54,14 @@ def test_a_good_case_answers_in_its_first_lines() -> None:
     ]
 
 
+def test_a_single_pair_of_runs_is_told_with_what_it_showed() -> None:
+    tuned = tuned_examples.good()
+    assert tuned.confirmation is not None
+    single = dataclasses.replace(tuned.confirmation, pairs=1, interval=None, speedup=1.97)
+    lines = printed(dataclasses.replace(tuned, confirmation=single), 120).splitlines()
+    assert lines[1].endswith("(in one run; one A/B pair: 1.97x)")
+
+
 @EXAMPLES
 def test_the_screen_has_at_most_12_lines(example: Callable[[], Tuned]) -> None:
     """Warnings included. What was not kept is one line each, without reasons."""

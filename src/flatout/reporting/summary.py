@@ -77,10 +77,14 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     elif head.answer is TuneOutcome.LIVE:
         source = "(measured while it trained)"
     elif tuned.confirmation is not None:
-        pairs, interval = tuned.confirmation.pairs, tuned.confirmation.interval
-        spread = f", {units.ratios(interval)}" if interval is not None else ""
-        result = "disturbed by other programs" if tuned.confirmation.disturbed else "inconclusive"
-        source = f"(in one run; A/B x {pairs} {result}{spread})"
+        confirmed = tuned.confirmation
+        interval = confirmed.interval
+        if interval is None and not confirmed.disturbed:
+            source = f"(in one run; one A/B pair: {units.ratio(confirmed.speedup)})"
+        else:
+            spread = f", {units.ratios(interval)}" if interval is not None else ""
+            result = "disturbed by other programs" if confirmed.disturbed else "inconclusive"
+            source = f"(in one run; A/B x {confirmed.pairs} {result}{spread})"
     else:
         source = "(not confirmed by A/B runs)"
     full_line = f"{plan}    {faster}  {source}"

@@ -139,5 +139,6 @@ def by_hand(facts: JobFacts, params: Params) -> str:
         f'with torch.autocast("{facts.device}", dtype=torch.bfloat16):\n'
         "    output = model(inputs)\n"
         "output = output.float()  # the loss in float32; of several outputs each one\n"
+        "# a log_softmax, softmax or sigmoid at the end of the model: better after that line\n"
         "loss = loss_fn(output, targets)\n"
     )

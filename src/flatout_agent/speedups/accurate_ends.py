@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import nests
@@ -55,7 +56,8 @@ class AccurateFunction:
 
         # torch's own functions that say no types:
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-        self._library.impl(self._name, accurate, self._key)  # type: ignore[no-untyped-call]
+        with suppress(RuntimeError):  # another package has its own under this key
+            self._library.impl(self._name, accurate, self._key)  # type: ignore[no-untyped-call]
 
     def let_go(self) -> None:
         """Remove a holder."""
@@ -92,7 +94,9 @@ class AccurateEnds:
         self._add(found)
 
     def _add(self, names: set[str]) -> None:
-        if self._device in KEYS:
+        import torch
+
+        if hasattr(torch._C.DispatchKey, KEYS.get(self._device, "")):
             functions = [accurate_function(self._device, name) for name in sorted(names)]
             for function in functions:
                 function.hold()
