@@ -307,6 +307,8 @@ class Tuning:
                 return
             self.measure.switch(state.on)
             verdict = yield from self.machinery.check_together(state.kept)
+            if verdict.near and not late:  # only what is refused twice is dropped
+                verdict = yield from self.machinery.check_together(state.kept)
             state.verdict = verdict
             if verdict.passed or verdict.error is None:
                 return

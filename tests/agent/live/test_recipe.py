@@ -87,6 +87,22 @@ def test_what_draws_goes_first_where_the_draws_differ_and_what_changes_no_call_s
     assert dropped == ["fast-dropout", "bf16-autocast"], "its verdict stays while something rounds"
 
 
+def test_what_the_last_look_refuses_near_its_limit_is_looked_at_once_more() -> None:
+    class Wavering(Program):
+        def check_together(self, kept: Sequence[Candidate]):
+            verdict = yield from super().check_together(kept)
+            self.verdicts.pop("together", None)
+            return verdict
+
+    reason = "gradient error 20 % of batch noise; gradients 98.7% as long as they were"
+    together = GuardVerdict(False, reason, 0.2, near=True)
+    program = Wavering({"bf16-autocast": 2.0}, together=together)
+    tuning = tune(program, "bf16-autocast")
+    assert kept(tuning) == ["bf16-autocast"]
+    assert tuning.state.verdict is not None
+    assert tuning.state.verdict.passed
+
+
 def test_how_fast_the_rest_is_is_known_where_no_time_is_left_to_compare() -> None:
     together = GuardVerdict(False, "gradient error 75 % of batch noise", 0.9)
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.3}, together=together)
