@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from flatout_agent.boost import Declined
+from flatout_agent.speedups.accurate_ends import accurate_function
 from flatout_agent.speedups.float_math import allow_tf32, multiply_in_bf16
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 from flatout_train.errors import UsageError
@@ -50,7 +51,23 @@ class Precision:
         """
         if self.autocast is None or torch.is_autocast_enabled(self.device_type):
             return contextlib.nullcontext()
-        return torch.autocast(self.device_type, self.autocast)
+        region = torch.autocast(self.device_type, self.autocast)
+        return _accurate(region) if self.device_type == "cpu" else region
+
+
+@contextlib.contextmanager
+def _accurate(region: torch.autocast) -> Iterator[None]:
+    """An autocast region that leaves `log_softmax` in float32 (14 us).
+
+    On CPUs alone, autocast rounds it: an example that the model is sure of has no gradient then.
+    """
+    log_softmax = accurate_function("cpu", "log_softmax.int")
+    log_softmax.hold()
+    try:
+        with region:
+            yield
+    finally:
+        log_softmax.let_go()
 
 
 def choose(precision: str, model: nn.Module, device: torch.device) -> Precision:

@@ -192,3 +192,16 @@ def test_products_on_the_gpu(asked: str, low: float, high: float) -> None:
         assert low <= error(output, model, x) <= high
     finally:
         chosen.undo()
+
+
+def test_an_example_that_the_model_is_sure_of_keeps_its_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bf16_is(monkeypatch, True)
+    chosen = precision.choose("bf16", network(), CPU)
+    scores = torch.tensor([[9.5, 0.0]], requires_grad=True)
+    with chosen.context():
+        loss = -nn.functional.log_softmax(scores.bfloat16(), 1)[0, 0]
+    loss.backward()
+    assert scores.grad is not None
+    assert float(scores.grad[0, 0]) == pytest.approx(-7.5e-5, rel=0.01)
