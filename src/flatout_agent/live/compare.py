@@ -65,6 +65,9 @@ class Comparer:
         """All comparisons so far ..."""
         self._earlier = set(self._pairs)
         """... and those from earlier processes, each of which is continued once."""
+        self.without_effect: set[str] = set()
+        """Boosts that made no difference beside the kept ones: what was compared with them on holds
+        without them."""
         self._began_step = 0
         """The step at which the last comparison began."""
         self._written: deque[float] = deque(maxlen=8)
@@ -106,7 +109,8 @@ class Comparer:
         """
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
         before = self._pairs.get(key, wire.Compared(key, (), ()))
-        ratios = list(before.ratios) if before.kept == kept_ids else []
+        same_base = {*before.kept} - self.without_effect == {*kept_ids} - self.without_effect
+        ratios = list(before.ratios) if same_base else []
         before_s = before.spent_s if key in self._earlier and ratios else 0.0
         self._earlier.discard(key)
         began, self._began_step = self.machinery.now(), self.machinery.steps()

@@ -278,7 +278,11 @@ class Trials:
         useless = answer.verdict == "same" and (rounds or below)
         if hurts or useless or (rounds and below):
             # A doubtful gain must not make the rest look faster than it is.
-            self.state.drop(member, answer.gain if answer.verdict == "slower" else 1.0)
+            if answer.verdict == "slower":
+                self.state.drop(member, answer.gain)
+            else:
+                self.state.drop(member, 1.0)
+                self.comparer.without_effect.add(member.id)
             self.measure.switch(self.state.on)
             reason = f"beside the others: {decide.why_not(answer)}"
             self.decisions.tell(member, "dropped", reason, answer, began)

@@ -7,7 +7,7 @@ import pytest
 from flatout_agent import wire
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.trials import STAYS
-from live_program import Program, Speeds, kept, tune
+from live_program import Program, Speeds, candidate, kept, tune, under_way
 
 
 def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
@@ -148,3 +148,28 @@ def test_exact_boosts_that_promise_little_leave_time_for_what_rounds() -> None:
         exact = ("allocator", "channels-last", "fused-optimizer", "gc-pause")
         found += "bf16-autocast" in kept(tune(program, "bf16-autocast", *exact, budget_s=50.0))
     assert found >= 12
+
+
+def test_pairs_taken_beside_a_boost_that_made_no_difference_count_without_it() -> None:
+    program = Program({"trim-padding": 1.15, "bf16-residual": 0.99}, 0.02)
+    first = [candidate(name, 1.2) for name in ("allocator", "bf16-residual")]
+    tuning, padding = under_way(program, first, 1.2), candidate("trim-padding", 1.2)
+
+    def finish(story):
+        """Let the program train until the story ends; returns its result."""
+        next(story)
+        while True:
+            try:
+                story.send(program.tick())
+            except StopIteration as end:
+                return end.value
+
+    def pairs() -> int:
+        on = tuning.state.on
+        compare = tuning.comparer.compare([padding], on, [*on, padding.order], most_s=0.0)
+        return finish(compare).pairs
+
+    before = pairs()
+    finish(tuning.trials.take_out([first[1]]))
+    assert kept(tuning) == ["allocator"]
+    assert pairs() == before + 1
