@@ -150,6 +150,12 @@ class Trials:
         elif len(group) > 1 and most_s < math.inf and answer.verdict == "unclear":
             self.decisions.untried += group
         elif len(group) > 1:
+            compiles = self.turns.better_now(group, answer)
+            if compiles is not None:
+                self.decisions.untried += group
+                yield from self.add([compiles])
+                group = [candidate for candidate in group if self.turns.fits(candidate, ())]
+                self.decisions.begin(group)
             # By risk, or in the middle if all have the same.
             first = [member for member in group if member.boost.risk is Risk.EXACT]
             second = [member for member in group if member.boost.risk is not Risk.EXACT]

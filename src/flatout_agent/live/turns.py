@@ -177,12 +177,26 @@ class Turns:
     def better_waits(self, group: Sequence[Candidate]) -> bool:
         """Whether a boost that compiles is likely to bring more than these, and affordable now."""
         likely = sum(candidate.likely_gain for candidate in group)
+        return any(compiles.likely_gain > likely for compiles in self._affordable_compilers())
+
+    def better_now(self, group: Sequence[Candidate], answer: decide.Answer) -> Candidate | None:
+        """The boost that compiles and is likely to bring more than these show together, or None.
+
+        answer: that of their pairs. If these are slower, one of them hurts, and the others may
+        still bring what they promise.
+        """
+        if answer.pairs < decide.FEWEST or answer.gain < 1 - LIKELY:
+            return None
+        better = [c for c in self._affordable_compilers() if c.likely_gain > answer.gain - 1]
+        return max(better, key=lambda candidate: candidate.likely_gain, default=None)
+
+    def _affordable_compilers(self) -> list[Candidate]:
         turns = [self._addition(c, 1.0) for c in self.first_tries() if c.boost.compiles]
-        return any(
-            turn.candidate.likely_gain > likely
-            and self.refusal(turn.cost_s, turn.gain, turn.compile_s) is None
+        return [
+            turn.candidate
             for turn in turns
-        )
+            if self.refusal(turn.cost_s, turn.gain, turn.compile_s) is None
+        ]
 
     def worth_waiting_for(self, near: Sequence[Candidate]) -> bool:
         """Whether the recipe is compared once these have had their second look, as they are a large

@@ -42,6 +42,18 @@ def test_a_compiler_that_promises_more_than_the_recipe_does_not_wait_for_its_end
     assert {"allocator", "fused-optimizer", "gc-pause"} <= decided.keys(), "each has an answer"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_compiler_comes_before_the_parts_of_a_recipe_that_shows_little(seed: int) -> None:
+    program = Program({"compile": 1.5}, noise=0.1, longer=4, seed=seed)
+    program.compile_s["compile"] = 20.0
+    names = "compile", "bf16-autocast", "allocator", "fused-optimizer", "gc-pause", "clip-grad"
+    shares = {"others": 0.5, "matmul": 0.3, "optimizer": 0.1}
+    program.facts = lambda: dataclasses.replace(FACTS, shares=shares)  # type: ignore[method-assign]
+    tuning = tune(program, *names, budget_s=110.0)
+    assert "compile" in kept(tuning)
+    assert set(names) <= program.decided().keys(), "each has an answer"
+
+
 class Unrolled(Elementwise):
     """A loop over time, which a compiler unrolls."""
 
