@@ -36,6 +36,8 @@ UNLIKELY = 0.5
 MUCH, FALLS_SHORT = 1.5, 0.5
 """Boosts that together promise at least so much, and reach at most this power of it as far as their
 pairs tell, have one among them that hurts: parts of them show more than further pairs."""
+KEPT_FIRST = 1.1
+"""Boosts that gain so much together are kept first, and what hurts is taken out then."""
 TOO_SOON = "only "
 """The beginning of a boost's reason when it has been on for too few steps to take hold."""
 SEEN_STEPS = 4
@@ -149,7 +151,7 @@ class Comparer:
                 return answer
             few = answer.pairs < decide.FEWEST
             falls_short = promised > MUCH and answer.high < promised**FALLS_SHORT
-            if falls_short and len(group) > 1 and not few and not last:
+            if falls_short and answer.gain < KEPT_FIRST and len(group) > 1 and not (few or last):
                 return answer
             harmless = not few and answer.gain > 1 - decide.MATTERS
             if harmless and harmless_is_enough:

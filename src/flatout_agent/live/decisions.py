@@ -202,7 +202,8 @@ class Decisions:
         late = self.comparer.affordable_pairs() < 2
         expected = answer.gain <= SURPRISING * promise_of(group)
         long = late and expected and self.measure.pair_s() > LONG_PAIR_S
-        pairs = 2 if long or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST
+        clear = late and expected and answer.low > 1
+        pairs = 2 if long or clear or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST
         if loads and self.budget.reserved_s and answer.low > 1:
             pairs = 1  # if the confirmation refuses the plan, it tries the rest
         return (

@@ -147,7 +147,7 @@ class Trials:
             self.decisions.open[alone.id] = alone, answer
         elif self.decisions.believed(group, answer):
             self.decisions.keep(group, answer, verdict, began, start_s)
-        elif len(group) > 1 and most_s < math.inf and answer.verdict == "unclear":
+        elif len(group) > 1 and most_s < math.inf and answer.verdict in ("unclear", "same"):
             self.decisions.untried += group
         elif len(group) > 1:
             compiles = self.turns.better_now(group, answer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flatout_agent import wire
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.trials import STAYS
-from live_program import Program, Speeds, candidate, kept, tune, under_way
+from live_program import FACTS, Program, Speeds, candidate, kept, tune, under_way
 
 
 def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
@@ -173,3 +175,13 @@ def test_pairs_taken_beside_a_boost_that_made_no_difference_count_without_it() -
     finish(tuning.trials.take_out([first[1]]))
     assert kept(tuning) == ["allocator"]
     assert pairs() == before + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_recipe_that_gains_less_than_it_promises_is_kept_before_it_is_refined(seed: int) -> None:
+    shares = {"convolutions": 0.6, "others": 0.25, "products": 0.05, "optimizer": 0.05}
+    program = Program({"bf16-autocast": 1.35, "channels-last": 0.88}, 0.05, longer=5, seed=seed)
+    program.facts = lambda: replace(FACTS, shares=shares)  # type: ignore[method-assign]
+    exact = "channels-last", "allocator", "fused-optimizer", "gc-pause", "clip-grad"
+    tuning = tune(program, "bf16-autocast", *exact, "compile", budget_s=45.0)
+    assert "bf16-autocast" in kept(tuning)
