@@ -320,10 +320,16 @@ class Tuning:
             self.decisions.tell(candidate, "dropped", reason)
 
     def _epoch_s(self) -> float:
-        """Seconds of an epoch of the longest loader, or infinity if unknown."""
+        """Seconds until the longest loader begins again; infinity if unknown, or if it never
+        does.
+        """
         batches = [loader.batches for loader in self.machinery.facts().loaders]
-        known = [count for count in batches if count is not None]
-        return max(known) * self.state.written_s if known else math.inf
+        longest = max((count for count in batches if count is not None), default=None)
+        if longest is None:
+            return math.inf
+        steps = longest / self.machinery.units_per_step()
+        once = self.budget.steps is not None and steps >= self.budget.steps
+        return math.inf if once else longest * self.state.written_s
 
     def _drop_idle(self, kept: Sequence[Candidate]) -> None:
         """Drop those that never took hold beside the others: they have no place in a plan.

@@ -216,11 +216,14 @@ class Trials:
     def _may_get_ready(self, candidate: Candidate) -> bool:
         steps = self.machinery.steps_to_ready(candidate.id)
         wait_s = steps * self.comparer.step_s()
+        left = math.inf
+        if self.budget.steps is not None:
+            left = self.budget.steps - self.machinery.steps()
         if self.budget.throw_away:
             left_s = self.budget.left_s
-            return 0 < wait_s < min(FILLING_S, FILLING_S if left_s is None else left_s / 2)
-        left = None if self.budget.steps is None else self.budget.steps - self.machinery.steps()
-        return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
+            most_s = min(FILLING_S, FILLING_S if left_s is None else left_s / 2)
+            return 0 < wait_s < most_s and steps < left
+        return 0 < wait_s < LIVE_READY_S and steps < left / 2
 
     def _stays_open(self, candidate: Candidate, answer: decide.Answer) -> bool:
         """Whether it is worth more pairs once all others have had their turn."""

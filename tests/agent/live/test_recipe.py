@@ -169,9 +169,19 @@ def test_where_loading_takes_the_step_workers_come_first_as_many_as_promise_most
     assert (first.id, first.verdict, first.params["workers"]) == ("loader-workers", "kept", 2)
 
 
-@pytest.mark.parametrize(("batches", "first"), [(100, "sample-cache"), (10_000, "loader-workers")])
-def test_a_cache_comes_first_where_an_epoch_fills_it_soon(batches: int, first: str) -> None:
+@pytest.mark.parametrize(
+    ("batches", "steps", "first"),
+    [
+        (100, None, "sample-cache"),
+        (10_000, None, "loader-workers"),
+        (100, 100, "loader-workers"),  # the second epoch, which reads from it, never comes
+    ],
+)
+def test_a_cache_comes_first_where_an_epoch_fills_it_soon(
+    batches: int, steps: int | None, first: str
+) -> None:
     program = Loading({"loader-workers": 1.1, "sample-cache": 1.8})
+    program.planned = steps
     loader = dataclasses.replace(program.facts().loaders[0], batches=batches)
     program.facts = lambda: dataclasses.replace(FACTS, wait_share=0.45, loaders=(loader,))  # type: ignore[method-assign]
     tune(program, "bf16-autocast", "loader-workers", "sample-cache")

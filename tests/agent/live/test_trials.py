@@ -99,9 +99,12 @@ def test_a_boost_that_gains_later_trains_until_it_can_show_it() -> None:
     assert first.step > 200
 
 
-def test_nobody_waits_for_a_boost_longer_than_the_time_allows() -> None:
+@pytest.mark.parametrize(("unready", "steps"), [(10**9, None), (300, 250)])
+def test_nobody_waits_for_a_boost_longer_than_the_time_or_the_program_allows(
+    unready: int, steps: int | None
+) -> None:
     program = Program({})
-    program.unready = {"fused-optimizer": 10**9}
+    program.unready, program.planned = {"fused-optimizer": unready}, steps
     tuning = tune(program, "fused-optimizer", budget_s=60.0)
     assert tuning.state.settled
     row = program.decided()["fused-optimizer"]
