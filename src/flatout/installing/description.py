@@ -69,7 +69,14 @@ def read(text: str) -> Target:
     for key, reader in _READERS.items():  # arch and os may override what the GPU implies
         if key in words:
             target = dataclasses.replace(target, **reader(words[key]))
-    return _completed(target)
+    # What the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one.
+    if target.system == "Darwin" and target.vendor is None and target.architecture == "arm64":
+        target = dataclasses.replace(target, vendor="apple", gpu="Apple GPU")
+    if target.vendor is not None and target.gpus == 0:
+        target = dataclasses.replace(target, gpus=1)
+    if target.vendor == "apple" and target.system != "Darwin":
+        raise UserError("Apple's GPUs are only in Macs", "add os=macos")
+    return target
 
 
 def _pair(part: str) -> tuple[str, str]:
@@ -83,17 +90,6 @@ def _pair(part: str) -> tuple[str, str]:
     if not separator or not value:
         raise UserError(f"{key!r} has no value", f"write it as in {EXAMPLE}")
     return key, value
-
-
-def _completed(target: Target) -> Target:
-    """Fill in what the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one."""
-    if target.system == "Darwin" and target.vendor is None and target.architecture == "arm64":
-        target = dataclasses.replace(target, vendor="apple", gpu="Apple GPU")
-    if target.vendor is not None and target.gpus == 0:
-        target = dataclasses.replace(target, gpus=1)
-    if target.vendor == "apple" and target.system != "Darwin":
-        raise UserError("Apple's GPUs are only in Macs", "add os=macos")
-    return target
 
 
 def _gpu(value: str) -> dict[str, Any]:

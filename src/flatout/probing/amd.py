@@ -46,12 +46,12 @@ def cards(root: Path) -> tuple[Path, ...] | None:
         return None
     numbered = [card for card in entries if re.fullmatch(r"card[0-9]{1,6}", card.name)]
     numbered.sort(key=lambda card: int(card.name.removeprefix("card")))
-    return tuple(device for card in numbered if _is_amd(device := card / "device"))
-
-
-def _is_amd(device: Path) -> bool:
-    driver = reading.link_name(device / "driver")
-    return reading.text(device / "vendor") == "0x1002" and driver == "amdgpu"
+    return tuple(
+        device
+        for device in (card / "device" for card in numbered)
+        if reading.text(device / "vendor") == "0x1002"
+        and reading.link_name(device / "driver") == "amdgpu"
+    )
 
 
 def asleep(device: Path) -> bool:
@@ -62,6 +62,7 @@ def asleep(device: Path) -> bool:
 def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
     address = device.resolve().name.lower()
     node = by_address.get(address)
+    number = reading.text(device / "device") or ""
     total = reading.number(device / "mem_info_vram_total")
     base = Gpu(
         vendor="amd",
@@ -69,7 +70,7 @@ def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
         index=node.index if node else None,
         uuid=reading.text(device / "unique_id") or None,
         pci_address=address if ADDRESS.fullmatch(address) else None,
-        pci_id=_pci_id(device),
+        pci_id=f"1002:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None,
         driver_sees=True,
         kernel_driver="amdgpu",
         gfx=node.gfx if node else None,
@@ -139,11 +140,6 @@ def _clocks(path: Path) -> tuple[int | None, int | None]:
     )
     now = next((int(clock) for clock, star in lines if star), None)
     return now, max((int(clock) for clock, _ in lines), default=None)
-
-
-def _pci_id(device: Path) -> str | None:
-    number = reading.text(device / "device") or ""
-    return f"1002:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None
 
 
 def nodes(root: Path) -> tuple[Node, ...]:
@@ -221,7 +217,8 @@ def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
     folders = [root / configured] if configured else []
     folders.append(root / "opt/rocm")
     numbered = [entry for entry in reading.entries(root / "opt") or () if _release(entry.name[5:])]
-    folders += sorted(numbered, key=lambda folder: _parts(folder.name[5:]), reverse=True)
+    numbered.sort(key=lambda folder: [int(part) for part in folder.name[5:].split(".")])
+    folders += reversed(numbered)
     for folder in folders:
         text = reading.text(folder / ".info/version") or ""
         if _release(text.split("-")[0]):
@@ -231,10 +228,6 @@ def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
 
 def _release(text: str) -> bool:
     return bool(re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}", text))
-
-
-def _parts(release: str) -> list[int]:
-    return [int(part) for part in release.split(".")]
 
 
 if sys.platform == "linux":

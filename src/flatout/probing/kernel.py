@@ -93,19 +93,11 @@ if sys.platform == "linux":
 
     def _groups() -> tuple[str, ...] | None:
         """Groups of this process; a new group takes effect at the user's next login."""
-        import grp
-
-        names = []
         try:
             numbers = dict.fromkeys([os.getegid(), *os.getgroups()])
         except OSError:
             return None
-        for number in numbers:
-            try:
-                names.append(grp.getgrgid(number).gr_name)
-            except (KeyError, OSError):
-                names.append(str(number))
-        return tuple(names)
+        return tuple(_group_name(number) for number in numbers)
 
     def _group_name(number: int) -> str:
         import grp
@@ -230,16 +222,14 @@ def fabric_manager(root: Path) -> bool | None:
     if FABRIC_MANAGER in names:
         return True
     sees_all_processes = surroundings.isolated(root) is False and reading.text(root / "proc/1/comm")
-    return False if sees_all_processes and _switches(root) else None
-
-
-def _switches(root: Path) -> bool:
-    """Whether NVSwitches (NVIDIA bridges) are on the bus."""
-    return any(
+    if not sees_all_processes:
+        return None
+    has_switch = any(  # an NVSwitch is a bridge by NVIDIA
         (reading.text(device / "class") or "").startswith("0x0680")
         and reading.text(device / "vendor") == "0x10de"
         for device in reading.entries(root / "sys/bus/pci/devices") or ()
     )
+    return False if has_switch else None
 
 
 def device_files(

@@ -90,7 +90,10 @@ def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
     match = shape.fullmatch(real.name) or shape.fullmatch(path.name)
     if match is None:
         return None
-    version = _windows_version(match[2]) if shape is WINDOWS else match[2]
+    version = match[2]
+    if shape is WINDOWS:  # 12 in cudart64_12, 10.2 in cudart64_102, any 11 in cudart64_110
+        is_major = len(version) < 3 or version == "110"
+        version = version[:2] if is_major else f"{version[:-1]}.{version[-1]}"
     # `libcuda.so` and `libcuda.so.1` name the interface's version, not the driver's.
     is_interface = match[1] == "libcuda" and "." not in (version or "")
     return Library(
@@ -99,13 +102,6 @@ def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
         version=None if is_interface else version,
         source=source,
     )
-
-
-def _windows_version(digits: str) -> str:
-    """CUDA's version: 12 for cudart64_12, 10.2 for cudart64_102, any 11 for cudart64_110."""
-    if len(digits) < 3 or digits == "110":
-        return digits[:2]
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _distinct(libraries_in_order: Iterable[Library]) -> tuple[Library, ...]:

@@ -79,16 +79,17 @@ class _Sources:
                 future.set_exception(error)
 
         threading.Thread(target=work, daemon=True, name=f"flatout-{name}").start()
-        return lambda: self._answer(name, future, deadline)
 
-    def _answer(self, name: str, future: Future[T], deadline: float) -> T | None:
-        try:
-            return future.result(max(self.left_s(), deadline - time.monotonic()))
-        except TimeoutError:
-            self.unread.append(f"{name}: no answer in time")
-        except Exception as error:
-            self.unread.append(f"{name}: {type(error).__name__}: {error}")
-        return None
+        def answer() -> T | None:
+            try:
+                return future.result(max(self.left_s(), deadline - time.monotonic()))
+            except TimeoutError:
+                self.unread.append(f"{name}: no answer in time")
+            except Exception as error:
+                self.unread.append(f"{name}: {type(error).__name__}: {error}")
+            return None
+
+        return answer
 
 
 def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machine:
@@ -200,7 +201,13 @@ def merged(
     for card in bus or ():
         match = next((n for n, gpu in enumerate(merged_devices) if _same(gpu, card)), None)
         if match is not None:
-            merged_devices[match] = _completed(merged_devices[match], card)
+            gpu = merged_devices[match]
+            from_bus: dict[str, Any] = {
+                field.name: getattr(card, field.name)
+                for field in dataclasses.fields(Gpu)
+                if getattr(gpu, field.name) is None
+            }
+            merged_devices[match] = dataclasses.replace(gpu, **from_bus)
             continue
         driver_lists_vendor = any(gpu.vendor == card.vendor for gpu in devices)
         if partial and driver_lists_vendor:
@@ -215,13 +222,3 @@ def _same(gpu: Gpu, card: Gpu) -> bool:
         return gpu.pci_address == card.pci_address
     # Windows' list of adapters has no addresses; a name identifies one card there.
     return gpu.vendor == card.vendor and gpu.name is not None and gpu.name == card.name
-
-
-def _completed(gpu: Gpu, card: Gpu) -> Gpu:
-    """The GPU, with fields that the driver does not give filled in from the bus."""
-    missing: dict[str, Any] = {
-        field.name: getattr(card, field.name)
-        for field in dataclasses.fields(Gpu)
-        if getattr(gpu, field.name) is None
-    }
-    return dataclasses.replace(gpu, **missing)

@@ -47,11 +47,13 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
     driver = reading.link_name(device / "driver")
     node = reading.number(device / "numa_node")
     link = _link(device, vendor)
+    numbers = [reading.text(device / name) or "" for name in ("vendor", "device")]
+    has_numbers = all(re.fullmatch(r"0x[0-9a-f]{4}", number) for number in numbers)
     return Gpu(
         vendor=vendor,
         name=_name(device, vendor, nvidia),
         pci_address=device.name.lower(),
-        pci_id=_pci_id(device),
+        pci_id=":".join(number[2:] for number in numbers) if has_numbers else None,
         driver_sees=None if driver in OWN_DRIVERS[vendor] else False,
         kernel_driver=driver,
         pcie_generation=_generation(link, "current_link_speed"),
@@ -61,13 +63,6 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
         pcie_width_max=_width(link, "max_link_width"),
         numa_node=node if node is not None and node >= 0 else None,
     )
-
-
-def _pci_id(device: Path) -> str | None:
-    numbers = [reading.text(device / name) or "" for name in ("vendor", "device")]
-    if not all(re.fullmatch(r"0x[0-9a-f]{4}", number) for number in numbers):
-        return None
-    return ":".join(number[2:] for number in numbers)
 
 
 def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
@@ -137,12 +132,15 @@ def from_registry(
         ):
             continue
         name = entry.get("DriverDesc")
+        size = entry.get("HardwareInformation.qwMemorySize")  # a number or its bytes; 0: shared
+        if isinstance(size, bytes) and len(size) == 8:
+            size = int.from_bytes(size, "little")
         gpus_found.append(
             Gpu(
                 vendor=vendor,
                 name=name if isinstance(name, str) and name else None,
                 pci_id=number,
-                memory_bytes=_memory(entry.get("HardwareInformation.qwMemorySize")),
+                memory_bytes=size if isinstance(size, int) and 0 < size < 2**48 else None,
             )
         )
     # With "Microsoft Basic Display Adapter" the entry names a class of devices, not a card.
@@ -160,13 +158,6 @@ def from_registry(
 def _windows_id(identifier: str) -> str | None:
     match = re.search(r"VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", identifier.upper())
     return f"{match[1]}:{match[2]}".lower() if match else None
-
-
-def _memory(value: object) -> int | None:
-    """Bytes from a number or its eight bytes; 0 means memory shared with the host."""
-    if isinstance(value, bytes) and len(value) == 8:
-        value = int.from_bytes(value, "little")
-    return value if isinstance(value, int) and 0 < value < 2**48 else None
 
 
 if sys.platform == "win32":

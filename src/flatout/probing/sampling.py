@@ -13,7 +13,6 @@ from flatout.nouns.profile import DeviceSample
 from flatout.probing import nvml
 from flatout.probing.nvml.gpu import read_gpu
 from flatout.probing.nvml.links import Links
-from flatout.probing.nvml.questions import Questions
 
 EVERY_S = 0.25
 
@@ -41,10 +40,14 @@ class Sampler:
         self._thread.join()
 
     def _poll(self) -> None:
+        no_links = Links(None, None)
         with nvml.session(self.library) as ask:
             while ask is not None and not self._end.is_set():
                 if self.on.wait(self.every_s) and not self._end.is_set():
-                    self._snapshots.append(_snapshot(ask))
+                    handles = ask.handles().items()
+                    self._snapshots.append(
+                        tuple(read_gpu(ask, index, handle, no_links) for index, handle in handles)
+                    )
                     self._end.wait(self.every_s)
 
     def samples(
@@ -57,11 +60,6 @@ class Sampler:
                 gpus.setdefault(gpu.index or 0, []).append(gpu)
         used_gpus = _used_gpus(gpus, pids, environ)
         return tuple(_sample(index, gpus[index]) for index in sorted(used_gpus))
-
-
-def _snapshot(ask: Questions) -> tuple[Gpu, ...]:
-    no_links = Links(None, None)
-    return tuple(read_gpu(ask, index, handle, no_links) for index, handle in ask.handles().items())
 
 
 def _used_gpus(
@@ -80,16 +78,14 @@ def _used_gpus(
         return used
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     names = [name.strip() for name in visible.split(",")] if visible is not None else None
-    return {
+    visible_gpus = {
         index
         for index, snapshots in gpus.items()
-        if (names is None or str(index) in names or _by_uuid(snapshots[0].uuid, names))
-        and any(gpu.utilization for gpu in snapshots)
+        if names is None
+        or str(index) in names
+        or any(name and (snapshots[0].uuid or "").startswith(name) for name in names)
     }
-
-
-def _by_uuid(uuid: str | None, names: Iterable[str]) -> bool:
-    return uuid is not None and any(name and uuid.startswith(name) for name in names)
+    return {index for index in visible_gpus if any(gpu.utilization for gpu in gpus[index])}
 
 
 def _sample(index: int, snapshots: Sequence[Gpu]) -> DeviceSample:

@@ -64,20 +64,17 @@ class MachineSampler:
         counters = linux_host.counters(self._root) if self._linux else other_host.counters()
         levels = linux_host.levels(self._root) if self._linux else other_host.levels()
         rates = self._rates(now_s, counters)
+        quota = limits.cpu_quota(self._root) if self._linux else None
+        cores = self._cores or float(os.cpu_count() or 1)
         return MachineSample(
             time_s=time.time(),
             hostname=self._hostname,
             gpus=self._gpus(now_s),
-            cores=self._usable_cores(),
+            cores=cores if quota is None else min(cores, quota),
             disks=self._disks.sample(folders),
             **levels,
             **rates,
         )
-
-    def _usable_cores(self) -> float:
-        quota = limits.cpu_quota(self._root) if self._linux else None
-        cores = self._cores or float(os.cpu_count() or 1)
-        return cores if quota is None else min(cores, quota)
 
     def _begin(self, vendor: Vendor, begin: Callable[[], AskGpus | None]) -> None:
         """Start a vendor's sampler; its failure does not affect the other vendors."""

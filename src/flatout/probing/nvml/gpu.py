@@ -38,13 +38,14 @@ FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "com
 
 def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
     """One GPU, with the NVLink connections that were read before."""
+    capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
     return Gpu(
         vendor="nvidia",
         name=ask.text("nvmlDeviceGetName", handle),
         index=index,
         uuid=ask.text("nvmlDeviceGetUUID", handle),
         driver_sees=True,
-        compute_capability=_capability(ask, handle),
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
         utilization=utilization(ask, handle),
         throttles=throttles(ask, handle),
         nvlinks=None if links.up is None else len(links.up),
@@ -54,15 +55,13 @@ def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
         **_bus(ask, handle),
         **memory(ask, handle),
         **power_and_heat(ask, handle),
-        **_clocks(ask, handle),
+        clock_sm_mhz=ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
+        clock_sm_max_mhz=ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_SM),
+        clock_memory_mhz=ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
+        clock_memory_max_mhz=ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEMORY),
         **errors(ask, handle),
         **_modes(ask, handle),
     )
-
-
-def _capability(ask: Questions, handle: Any) -> tuple[int, int] | None:
-    answer = ask("nvmlDeviceGetCudaComputeCapability", handle)
-    return (int(answer[0]), int(answer[1])) if answer else None
 
 
 def utilization(ask: Questions, handle: Any) -> float | None:
@@ -72,6 +71,14 @@ def utilization(ask: Questions, handle: Any) -> float | None:
 
 def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
     address, identity = ask.pci("nvmlDeviceGetPciInfo", handle)
+    # The nearest nodes; nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves.
+    words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
+    nodes = [
+        64 * position + bit
+        for position, word in enumerate(words or ())
+        for bit in range(64)
+        if int(word) >> bit & 1
+    ]
     return {
         "pci_address": address,
         "pci_id": identity,
@@ -80,20 +87,8 @@ def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
         "pcie_generation_card": ask.number("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
         "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
         "pcie_width_max": ask.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        "numa_node": _numa_node(ask, handle),
+        "numa_node": nodes[0] if len(nodes) == 1 else None,
     }
-
-
-def _numa_node(ask: Questions, handle: Any) -> int | None:
-    """The nearest node; nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves."""
-    words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
-    nodes = [
-        64 * position + bit
-        for position, word in enumerate(words or ())
-        for bit in range(64)
-        if int(word) >> bit & 1
-    ]
-    return nodes[0] if len(nodes) == 1 else None
 
 
 def memory(ask: Questions, handle: Any) -> dict[str, Any]:
@@ -126,15 +121,6 @@ def power_and_heat(ask: Questions, handle: Any) -> dict[str, Any]:
 
 def watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
-
-
-def _clocks(ask: Questions, handle: Any) -> dict[str, Any]:
-    return {
-        "clock_sm_mhz": ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
-        "clock_sm_max_mhz": ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_SM),
-        "clock_memory_mhz": ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
-        "clock_memory_max_mhz": ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEMORY),
-    }
 
 
 def throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:

@@ -62,9 +62,13 @@ def pairs(
     if not possible:
         return ()
     places = {gpu.pci_address: gpu.index for gpu in gpus}
-    ends = {
-        index: _ends(ask, handle, connections[index], places) for index, handle in handles.items()
-    }
+    ends: dict[int, set[int | str | None]] = {}  # other GPUs' numbers, a switch, or unknown
+    for index, handle in handles.items():
+        numbers = connections[index].up
+        if numbers is None:
+            ends[index] = set() if connections[index].absent else {UNKNOWN}
+        else:
+            ends[index] = {_end(ask, handle, number, places) for number in numbers}
     pairs_found = []
     for first, second in possible:
         link: Link | Literal["unknown"] | None = _nvlink(first, second, ends)
@@ -74,15 +78,6 @@ def pairs(
         if link is not None and link != UNKNOWN:
             pairs_found.append(GpuPair(first, second, link))
     return tuple(pairs_found) or None
-
-
-def _ends(
-    ask: Questions, handle: Any, connections: Links, places: Mapping[str | None, int | None]
-) -> set[int | str | None]:
-    """The other ends: GPUs' numbers, a switch, or unknown."""
-    if connections.up is None:
-        return set() if connections.absent else {UNKNOWN}
-    return {_end(ask, handle, link, places) for link in connections.up}
 
 
 def _end(

@@ -7,7 +7,6 @@ machine share, so nothing is asked more often than it changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -132,17 +131,12 @@ class NvidiaSampler:
             event = self._ask("nvmlEventSetWait_v2", self._events, 0)
             if event is None:
                 return
-            index = self._index(event.device)
-            if index is not None:
-                known = self._xids.get(index, ())
-                self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
-
-    def _index(self, device: Any) -> int | None:
-        address = self._ask.pci("nvmlDeviceGetPciInfo", device)[0]
-        for index, handle in self._handles.items():
-            if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
-                return index
-        return None
+            address = self._ask.pci("nvmlDeviceGetPciInfo", event.device)[0]
+            for index, handle in self._handles.items():
+                if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
+                    known = self._xids.get(index, ())
+                    self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
+                    break
 
 
 def _events(ask: Questions, handles: dict[int, Any]) -> Any:
@@ -152,19 +146,14 @@ def _events(ask: Questions, handles: dict[int, Any]) -> Any:
     events = ask("nvmlEventSetCreate")
     if events is None:
         return None
-    register: Callable[..., Any] = getattr(ask.library, "nvmlDeviceRegisterEvents", _refused)
     heard = 0
     for handle in handles.values():
         try:
-            register(handle, XID_CRITICAL, events)
+            ask.library.nvmlDeviceRegisterEvents(handle, XID_CRITICAL, events)
             heard += 1
-        except Exception:  # a GPU or a system (WSL) without such events
+        except Exception:  # a GPU, a system (WSL) or an old library without such events
             continue
     if heard:
         return events
     ask("nvmlEventSetFree", events)
     return None
-
-
-def _refused(*arguments: Any) -> None:
-    raise NotImplementedError
