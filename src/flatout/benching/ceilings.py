@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.benching import ceiling_run, ceiling_store
-from flatout.benching.ceiling_run import CeilingOrders, Listener, Measurements
+from flatout.benching.ceiling_run import CeilingOrders, Listener
 from flatout.knowledge import gpus, pcie
 from flatout.knowledge.gpus import GpuModel
 from flatout.nouns.ceiling import Ceiling, Device
@@ -125,22 +125,17 @@ def run(
     """Like `measure`, but an interruption is reported, not raised."""
     measurements = ceiling_run.run(python, orders, listener, environ)
     machine = identity(measurements.torch, measurements.python)
-    ceilings = _complete(measurements)
-    ceiling_store.keep(machine, ceilings)
-    cards = tuple(device for device in measurements.devices if device.device != "cpu")
-    return CeilingRun(machine, measurements.torch or "", ceilings, cards, measurements.interrupted)
-
-
-def _complete(measurements: Measurements) -> tuple[Ceiling, ...]:
-    """The ceilings completed with the data sheets' figures."""
     by_name = {device.device: device for device in measurements.devices}
-    return tuple(
+    ceilings = tuple(
         dataclasses.replace(
             ceiling,
             datasheet=sheet_figure(ceiling.id, by_name.get(ceiling.device), measurements.devices),
         )
         for ceiling in measurements.ceilings
     )
+    ceiling_store.keep(machine, ceilings)
+    cards = tuple(device for device in measurements.devices if device.device != "cpu")
+    return CeilingRun(machine, measurements.torch or "", ceilings, cards, measurements.interrupted)
 
 
 def sheet_figure(ceiling_id: str, device: Device | None, devices: Sequence[Device]) -> float | None:

@@ -32,7 +32,17 @@ def measured(
     """
     total_ms = sum(product.ms for product in products)
     chosen = [number for number, p in enumerate(products) if p.ms >= LEAST_SHARE * total_ms > 0]
-    calls = [_order(products[number], total_ms) for number in chosen]
+    calls = [
+        {
+            "name": product.name,
+            "shapes": product.shapes,
+            "dtypes": product.dtypes,
+            "values": product.values,
+            "backward": product.backward,
+            "share": product.ms / total_ms,
+        }
+        for product in (products[number] for number in chosen)
+    ]
     if not calls:
         return tuple(products)
     orders = {"calls": calls, "threads": max(1, threads), "budget_s": BUDGET_S}
@@ -44,17 +54,6 @@ def measured(
             product = products[chosen[number]]
             complete[chosen[number]] = dataclasses.replace(product, seconds=seconds)
     return tuple(complete)
-
-
-def _order(product: ProductCalls, total_ms: float) -> dict[str, object]:
-    return {
-        "name": product.name,
-        "shapes": product.shapes,
-        "dtypes": product.dtypes,
-        "values": product.values,
-        "backward": product.backward,
-        "share": product.ms / total_ms,
-    }
 
 
 def _answers(command: Sequence[str], variables: Mapping[str, str]) -> dict[int, dict[str, float]]:

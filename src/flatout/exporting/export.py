@@ -33,6 +33,15 @@ PREPARE_LIMIT_S = 600.0
 LOAD_LIMIT_S = 300.0
 VERIFY_LIMIT_S = 300.0
 QUICK_S = 60.0
+ORDER = (
+    BuildState.CHOSEN,
+    BuildState.VERIFIED,
+    BuildState.REFUSED,
+    BuildState.FAILED,
+    BuildState.ABSENT,
+    BuildState.SKIPPED,
+)
+"""The order of the rows: those that came furthest first, equals by cost."""
 Tell = Callable[[str], None]
 
 
@@ -293,7 +302,10 @@ class Export:
                 state = BuildState.CHOSEN if item is kept else BuildState.VERIFIED
                 self.rows[item.id] = replace(self.rows[item.id], state=state, reason=reason)
         costs = {item.id: item.cost for item in contenders}
-        rows = sorted(self.rows.values(), key=lambda row: _place(row, costs))
+        rows = sorted(
+            self.rows.values(),
+            key=lambda row: (ORDER.index(row.state), costs.get(row.id, 0.0), row.id),
+        )
         result = self._result(tuple(rows), chosen[0] if chosen else None, wall_s)
         if result.chosen is not None:
             built = next(a.folder for a in self.verified if a.plan.id == result.chosen)
@@ -354,16 +366,3 @@ class Export:
 
 def _best_batch(build: TimedBuild) -> int:
     return max(build.points, key=lambda point: point.samples_per_s).batch
-
-
-def _place(row: ExportCandidate, costs: dict[str, float]) -> tuple[int, float, str]:
-    """The chosen one first, then by state: those that came furthest first, equals by cost."""
-    order = (
-        BuildState.CHOSEN,
-        BuildState.VERIFIED,
-        BuildState.REFUSED,
-        BuildState.FAILED,
-        BuildState.ABSENT,
-        BuildState.SKIPPED,
-    )
-    return order.index(row.state), costs.get(row.id, 0.0), row.id

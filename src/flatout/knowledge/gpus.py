@@ -86,7 +86,20 @@ class ProductLine:
 @cache
 def models() -> tuple[GpuModel, ...]:
     """All models, by vendor and age."""
-    return tuple(_model(fields) for fields in _table()["model"])
+    found = []
+    for fields in _table()["model"]:
+        facts: dict[str, Any] = dict.fromkeys(("compute_capability", "gfx", *NUMBERS)) | fields
+        memory, capability = facts.pop("memory_gb", None), facts["compute_capability"]
+        facts["memory_bytes"] = memory * 2**30 if memory is not None else None
+        if capability:
+            major, _, minor = capability.partition(".")
+            facts["compute_capability"] = int(major), int(minor)
+        peaks = facts.pop("peaks_tflop_per_s", {})
+        facts["peaks_tflop_per_s"] = MappingProxyType({key: float(peaks[key]) for key in peaks})
+        for name in ("names", "features", "sources", "unverified"):
+            facts[name] = tuple(facts.get(name, ()))
+        found.append(GpuModel(**facts))
+    return tuple(found)
 
 
 @cache
@@ -131,7 +144,11 @@ def find(name: str, memory_bytes: int | None = None) -> GpuModel | None:
         return None
     candidates = _candidates(key)
     if memory_bytes is not None and len(candidates) > 1:
-        similar = [model for model in candidates if _is_near(model.memory_bytes, memory_bytes)]
+        similar = (
+            model
+            for model in candidates
+            if model.memory_bytes is not None and 0.9 < memory_bytes / model.memory_bytes < 1.05
+        )
         candidates = tuple(similar) or candidates
     return _shared(candidates)
 
@@ -151,23 +168,6 @@ def nearest(name: str) -> tuple[str, ...]:
 def _table() -> Mapping[str, Any]:
     path = resources.files("flatout.knowledge").joinpath("gpus.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def _model(fields: Mapping[str, Any]) -> GpuModel:
-    facts: dict[str, Any] = dict.fromkeys(("compute_capability", "gfx", *NUMBERS)) | dict(fields)
-    memory, capability = facts.pop("memory_gb", None), facts["compute_capability"]
-    facts["memory_bytes"] = memory * 2**30 if memory is not None else None
-    facts["compute_capability"] = _capability(capability) if capability else None
-    peaks = facts.pop("peaks_tflop_per_s", {})
-    facts["peaks_tflop_per_s"] = MappingProxyType({key: float(peaks[key]) for key in peaks})
-    for name in ("names", "features", "sources", "unverified"):
-        facts[name] = tuple(facts.get(name, ()))
-    return GpuModel(**facts)
-
-
-def _capability(text: str) -> tuple[int, int]:
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
 
 
 def _key(name: str) -> str:
@@ -194,10 +194,6 @@ def _is_family_of(model: GpuModel, key: str) -> bool:
     """Whether the key is the id's first whole words: h100 in h100-sxm; not v100 in v100s-pcie."""
     words = model.id.split("-")
     return any(key == "".join(words[:count]) for count in range(1, len(words)))
-
-
-def _is_near(model_bytes: int | None, memory_bytes: int) -> bool:
-    return model_bytes is not None and 0.9 < memory_bytes / model_bytes < 1.05
 
 
 def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
