@@ -115,12 +115,6 @@ def _torch_cpu_only(machine: Machine) -> bool | None:
     return torch.cuda is None and torch.hip is None and torch.build in (None, "cpu")
 
 
-def _driver_missing(machine: Machine) -> bool | None:
-    if not machine.gpus_of("nvidia"):
-        return None
-    return all(gpu.driver_sees is False for gpu in machine.gpus_of("nvidia"))
-
-
 MACHINE: dict[str, Callable[[Machine], bool | None]] = {
     "linux": _system("Linux"),
     "windows": _system("Windows"),
@@ -140,7 +134,11 @@ MACHINE: dict[str, Callable[[Machine], bool | None]] = {
     "gpu-in-use": lambda machine: (
         None if machine.gpus is None else any(gpu.processes for gpu in machine.gpus)
     ),
-    "nvidia-driver-missing": _driver_missing,
+    "nvidia-driver-missing": lambda machine: (
+        all(gpu.driver_sees is False for gpu in machine.gpus_of("nvidia"))
+        if machine.gpus_of("nvidia")
+        else None
+    ),
     "torch-cpu-only": _torch_cpu_only,
     "torch-missing": lambda machine: machine.torch_missing if machine.interpreter else None,
     "shm-small": _below(SMALL_SHM, lambda machine: machine.memory.shm_bytes),

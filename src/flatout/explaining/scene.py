@@ -135,7 +135,16 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
             count=scene.misfit.count,
             values=scene.misfit.values,
         )
-        yield from _place(scene.misfit, record)
+        history = record.history
+        if history is None or history.batch is None:
+            return
+        size, misfit = history.batch_size or 0, scene.misfit
+        place = misfit.position[0] if misfit.position and misfit.first_is_sample else size
+        if history.in_order and place < size:
+            sample = history.batch * size + place
+            yield OF_SAMPLE.filled(sample=sample, batch=history.batch)
+        else:
+            yield OF_BATCH.filled(batch=history.batch, steps=record.steps)
     else:
         yield from _of_sample(record)
         own = [frame for frame in scene.frames if frame.own][:1]
@@ -149,19 +158,6 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
 def _of_sample(record: CrashRecord) -> Iterator[Wording]:
     if record.scene is not None and record.scene.sample is not None:
         yield LOADING.filled(sample=record.scene.sample)
-
-
-def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
-    history = record.history
-    if history is None or history.batch is None:
-        return
-    size = history.batch_size or 0
-    place = misfit.position[0] if misfit.position and misfit.first_is_sample else size
-    if history.in_order and place < size:
-        sample = history.batch * size + place
-        yield OF_SAMPLE.filled(sample=sample, batch=history.batch)
-    else:
-        yield OF_BATCH.filled(batch=history.batch, steps=record.steps)
 
 
 def shown(tensor: wire.TensorSeen) -> str:

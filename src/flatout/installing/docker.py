@@ -34,17 +34,8 @@ def file(target: Target, mirror: str | None = None) -> tuple[str, Choice]:
 
     Raises UserError if no build fits.
     """
-    container = _container(target)
-    python = container.python or pytorch.python_for(pytorch.choose(container))
-    container = replace(container, python=".".join(python.split(".")[:2]))
-    choice = pytorch.choose(container)
-    return _dockerfile(container, choice, mirror), choice
-
-
-def _container(target: Target) -> Target:
-    """The container as a Target: Debian with Python, on the host's GPU and driver."""
     apple = target.vendor == "apple"  # containers on macOS cannot use a GPU
-    return replace(
+    container = replace(  # Debian with Python, on the host's GPU and driver
         target,
         system="Linux",
         wsl=target.wsl or target.system == "Windows",  # it uses the driver of Windows
@@ -62,6 +53,10 @@ def _container(target: Target) -> Target:
         vendor=None if apple else target.vendor,
         gpu=None if apple else target.gpu,
     )
+    python = container.python or pytorch.python_for(pytorch.choose(container))
+    container = replace(container, python=".".join(python.split(".")[:2]))
+    choice = pytorch.choose(container)
+    return _dockerfile(container, choice, mirror), choice
 
 
 def _dockerfile(container: Target, choice: Choice, mirror: str | None) -> str:

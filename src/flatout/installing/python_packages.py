@@ -120,7 +120,12 @@ def _conda(
     target: Target, install: tuple[str, ...], remove: tuple[str, ...], options: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Lines for conda, on the interpreter's environment if that is known."""
-    prefix = _conda_prefix(target)
+    # Python is in the environment's bin on Linux and macOS, at its top on Windows.
+    path = target.executable or ""
+    if target.system == "Windows":
+        prefix = path.replace("/", "\\").rpartition("\\")[0]
+    else:
+        prefix = path.rpartition("/bin/")[0]
     where = f"-p {shell.quote(target, prefix)} " if prefix else ""
     commands = []
     if remove:
@@ -133,14 +138,3 @@ def _conda(
         words = [*quoted, *options]
         commands.append(f"conda install -y {where}-c conda-forge {' '.join(words)}")
     return tuple(commands)
-
-
-def _conda_prefix(target: Target) -> str | None:
-    """The environment's folder: Python is in its bin on Linux and macOS, at its top on Windows."""
-    path = target.executable
-    if path is None:
-        return None
-    if target.system == "Windows":
-        return path.replace("/", "\\").rpartition("\\")[0] or None
-    folder, separator, _ = path.rpartition("/bin/")
-    return folder if separator else None

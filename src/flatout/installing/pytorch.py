@@ -133,7 +133,14 @@ def _nvidia(target: Target, candidates: list[Wheel]) -> Choice:
             gone = f"Driver {target.driver} no longer supports {_gpu(target)}"
             reasons = (f"{gone}: branch {outgrown} is the last.", *reasons)
         return _choice(target, _best(target, runnable), reasons, outgrown)
-    wheel = _newest_for_new_driver(target, fitting)
+    # A driver is still to be installed, one that supports this GPU.
+    last, possible = _last_branch(target), fitting
+    if last is not None:
+        minima = {wheel: wheels.minimum_driver(target, wheel) for wheel in fitting}
+        possible = [wheel for wheel in fitting if wheels.at_least(last, minima[wheel])] or fitting
+    newest = [wheel for wheel in possible if wheel.release == possible[0].release]
+    standard = [wheel for wheel in newest if wheel.build.default_on]
+    wheel = standard[0] if standard else min(newest, key=_cuda_version)
     needed = wheels.minimum_driver(target, wheel)
     if target.driver is None:
         why = f"No driver was found: {wheel.build.name} needs {needed} or newer."
@@ -172,17 +179,6 @@ def _cuda_version(wheel: Wheel) -> Version:
 def _last_branch(target: Target) -> str | None:
     capability = target.compute_capability
     return cuda.last_driver_branch(capability) if capability else None
-
-
-def _newest_for_new_driver(target: Target, fitting: list[Wheel]) -> Wheel:
-    """The build for a driver that is still to be installed and that supports this GPU."""
-    branch, possible = _last_branch(target), fitting
-    if branch is not None:
-        minima = {wheel: wheels.minimum_driver(target, wheel) for wheel in fitting}
-        possible = [wheel for wheel in fitting if wheels.at_least(branch, minima[wheel])] or fitting
-    newest = [wheel for wheel in possible if wheel.release == possible[0].release]
-    standard = [wheel for wheel in newest if wheel.build.default_on]
-    return standard[0] if standard else min(newest, key=_cuda_version)
 
 
 def _why_nvidia(target: Target, runnable: list[Wheel], candidates: list[Wheel]) -> tuple[str, ...]:

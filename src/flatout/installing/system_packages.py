@@ -146,38 +146,29 @@ def _names(target: Target, family: str | None, kind: str) -> tuple[str, ...]:
     if family is None:
         return ()
     if kind == "python-headers":
-        return _python_headers(target, family)
-    if kind == "fabric-manager":
-        return _fabric_manager(target, family)
+        minor = ".".join(target.python.split(".")[:2]) if target.python else "3"
+        # On Red Hat and Amazon the names of all but the first Python have the version.
+        major = (target.distribution_version or "").partition(".")[0]
+        first_python = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
+        has_version = minor != "3" and first_python is not None and minor != first_python
+        return {
+            "apt": (f"python{minor}-dev",),
+            "dnf": (f"python{minor}-devel",) if has_version else ("python3-devel",),
+            "zypper": (f"python{minor.replace('.', '')}-devel",),
+            "pacman": ("python",),
+            "apk": ("python3-dev",),
+        }[family]
+    if kind == "fabric-manager":  # of exactly the driver's version
+        if target.driver is None:
+            return ()
+        branch = target.driver.partition(".")[0]
+        return {
+            "apt": (f"nvidia-fabricmanager-{branch}",),
+            # older branches have another hyphen in the name
+            "dnf": (f"'nvidia-fabric*manager-{target.driver}'",),
+            "zypper": (f"nvidia-fabricmanager={target.driver}",),
+        }.get(family, ())
     return PACKAGES[kind].get(family, ())
-
-
-def _python_headers(target: Target, family: str) -> tuple[str, ...]:
-    minor = ".".join(target.python.split(".")[:2]) if target.python else "3"
-    # On Red Hat and Amazon the names of all but the first Python have the version.
-    major = (target.distribution_version or "").partition(".")[0]
-    first_python = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
-    has_version = minor != "3" and first_python is not None and minor != first_python
-    return {
-        "apt": (f"python{minor}-dev",),
-        "dnf": (f"python{minor}-devel",) if has_version else ("python3-devel",),
-        "zypper": (f"python{minor.replace('.', '')}-devel",),
-        "pacman": ("python",),
-        "apk": ("python3-dev",),
-    }[family]
-
-
-def _fabric_manager(target: Target, family: str) -> tuple[str, ...]:
-    """The fabric manager of exactly the driver's version."""
-    if target.driver is None:
-        return ()
-    branch = target.driver.partition(".")[0]
-    return {
-        "apt": (f"nvidia-fabricmanager-{branch}",),
-        # older branches have another hyphen in the name
-        "dnf": (f"'nvidia-fabric*manager-{target.driver}'",),
-        "zypper": (f"nvidia-fabricmanager={target.driver}",),
-    }.get(family, ())
 
 
 def epel(target: Target) -> tuple[str, ...]:

@@ -59,7 +59,19 @@ def all_wheels() -> Iterator[Wheel]:
 
 def suitable(target: Target) -> list[Wheel]:
     """Wheels for the Target's system, Python and glibc. Raises UserError if there are none."""
-    _check_supported(target)
+    if (target.libc or "").startswith("musl"):
+        raise UserError(
+            f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",
+            "use a system with glibc, in a container for example: flatout env docker",
+            1,
+        )
+    if target.jetson and (target.compute_capability or (0, 0)) < FIRST_SERVER_LIKE_JETSON:
+        raise UserError(
+            f"PyTorch's own wheels do not run on {target.gpu}: Jetson's come from NVIDIA, for "
+            "each JetPack release",
+            f"install the wheel for your JetPack: {JETSON_PAGE}",
+            1,
+        )
     kind, _, version = (target.libc or "").partition(" ")
     glibc = _version(version) if kind == "glibc" and version else None
     is_mac = target.system == "Darwin" and target.distribution_version
@@ -143,23 +155,6 @@ def _version(text: str) -> Version:
         return Version(text)
     except InvalidVersion:
         return Version("9999")  # an unreadable version excludes nothing
-
-
-def _check_supported(target: Target) -> None:
-    """Raise UserError if PyTorch has no wheels at all."""
-    if (target.libc or "").startswith("musl"):
-        raise UserError(
-            f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",
-            "use a system with glibc, in a container for example: flatout env docker",
-            1,
-        )
-    if target.jetson and (target.compute_capability or (0, 0)) < FIRST_SERVER_LIKE_JETSON:
-        raise UserError(
-            f"PyTorch's own wheels do not run on {target.gpu}: Jetson's come from NVIDIA, for "
-            "each JetPack release",
-            f"install the wheel for your JetPack: {JETSON_PAGE}",
-            1,
-        )
 
 
 def _no_wheel(target: Target, rule: str, candidates: list[Wheel]) -> UserError:

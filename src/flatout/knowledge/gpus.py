@@ -219,6 +219,11 @@ def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
         for feature in first.features
         if all(feature in model.features for model in candidates)
     )
+    known = {name for name, value in common.items() if value is not None} | {*SHARED}
+    known |= {f"peaks_tflop_per_s.{dtype}" for dtype in peaks}
+    if common["memory_bytes"] is not None:
+        known.add("memory_gb")
+    unverified = dict.fromkeys(name for model in candidates for name in model.unverified)
     return dataclasses.replace(
         first,
         id=_common_prefix([model.id for model in candidates]).rstrip("-"),
@@ -226,21 +231,9 @@ def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
         names=tuple(dict.fromkeys(name for model in candidates for name in model.names)),
         peaks_tflop_per_s=MappingProxyType(peaks),
         sources=tuple(dict.fromkeys(source for model in candidates for source in model.sources)),
-        unverified=_unverified(candidates, common, peaks),
+        unverified=tuple(name for name in unverified if name in known),
         **common,
     )
-
-
-def _unverified(
-    candidates: tuple[GpuModel, ...], common: Mapping[str, Any], peaks: Mapping[str, float]
-) -> tuple[str, ...]:
-    """The common facts that are unverified for any of the candidates."""
-    names = {name for name, value in common.items() if value is not None} | {*SHARED}
-    names |= {f"peaks_tflop_per_s.{dtype}" for dtype in peaks}
-    if common["memory_bytes"] is not None:
-        names.add("memory_gb")
-    unverified = dict.fromkeys(name for model in candidates for name in model.unverified)
-    return tuple(name for name in unverified if name in names)
 
 
 def _common_prefix(texts: list[str]) -> str:

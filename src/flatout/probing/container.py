@@ -132,19 +132,12 @@ def _virtual_machine(root: Path) -> str | None:
         return hypervisor
     if maker.startswith("Amazon EC2"):
         return None if "metal" in maker else "kvm"
-    if not _hypervisor(root):
+    cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
+    signs = ("proc/device-tree/hypervisor", "sys/hypervisor/type")  # ARM's device tree
+    if "hypervisor" not in flags.split() and not any(reading.exists(root / p) for p in signs):
         return None
     clocks = root / "sys/devices/system/clocksource/clocksource0/available_clocksource"
     hypervisors = {"kvm-clock": "kvm", "hyperv_clocksource_tsc_page": "microsoft", "xen": "xen"}
     words = (reading.text(clocks) or "").split()
     return next((hypervisors[word] for word in words if word in hypervisors), None)
-
-
-def _hypervisor(root: Path) -> bool:
-    """Whether the processor (x86) or the device tree (ARM) reports a hypervisor."""
-    cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
-    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
-    if "hypervisor" in flags.split():
-        return True
-    signs = ("proc/device-tree/hypervisor", "sys/hypervisor/type")
-    return any(reading.exists(root / path) for path in signs)

@@ -26,14 +26,11 @@ NETWORK = re.compile(
 
 
 def disks(environment: Mapping[str, str] | None = None) -> tuple[Disk, ...] | None:
-    """The working folder, the temporary folder, and the folders of compilers' caches."""
-    places = _places(os.environ if environment is None else environment)
-    mounted = mounts()
-    return tuple(_disk(use, path, mounted) for use, path in places)
+    """The working folder, the temporary folder, and the folders of compilers' caches.
 
-
-def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each use and its folder, without a removed current folder or a missing home."""
+    A removed current folder and a missing home are left out.
+    """
+    environment = os.environ if environment is None else environment
     places = []
     with contextlib.suppress(OSError):
         places.append(("work", str(Path.cwd())))
@@ -47,7 +44,9 @@ def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
         with contextlib.suppress(RuntimeError):
             users = str(Path.home() / ".cache")
     caches = [users, *map(environment.get, ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"))]
-    return places + [("cache", path) for path in dict.fromkeys(caches) if path]
+    places += [("cache", path) for path in dict.fromkeys(caches) if path]
+    mounted = mounts()
+    return tuple(_disk(use, path, mounted) for use, path in places)
 
 
 def _disk(use: str, path: str, mount_points: Iterable[tuple[str, str]]) -> Disk:

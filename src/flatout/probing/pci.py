@@ -47,11 +47,18 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
     driver = reading.link_name(device / "driver")
     node = reading.number(device / "numa_node")
     link = _link(device, vendor)
+    name = None  # as the vendor's own driver reports it
+    if vendor == "nvidia":
+        information = reading.text(nvidia / device.name / "information") or ""
+        match = re.search(r"^Model:[ \t]*(\S.*?)\s*$", information, re.MULTILINE)
+        name = match[1] if match and match[1] != "Unknown" else None
+    elif vendor == "amd":
+        name = reading.text(device / "product_name") or None
     numbers = [reading.text(device / name) or "" for name in ("vendor", "device")]
     has_numbers = all(re.fullmatch(r"0x[0-9a-f]{4}", number) for number in numbers)
     return Gpu(
         vendor=vendor,
-        name=_name(device, vendor, nvidia),
+        name=name,
         pci_address=device.name.lower(),
         pci_id=":".join(number[2:] for number in numbers) if has_numbers else None,
         driver_sees=None if driver in OWN_DRIVERS[vendor] else False,
@@ -63,17 +70,6 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
         pcie_width_max=_width(link, "max_link_width"),
         numa_node=node if node is not None and node >= 0 else None,
     )
-
-
-def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
-    """The name that the vendor's own driver reports."""
-    if vendor == "nvidia":
-        information = reading.text(nvidia / device.name / "information") or ""
-        match = re.search(r"^Model:[ \t]*(\S.*?)\s*$", information, re.MULTILINE)
-        return match[1] if match and match[1] != "Unknown" else None
-    if vendor == "amd":
-        return reading.text(device / "product_name") or None
-    return None
 
 
 def _link(device: Path, vendor: str) -> Path:

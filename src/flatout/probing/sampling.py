@@ -59,7 +59,24 @@ class Sampler:
             for gpu in snapshot:
                 gpus.setdefault(gpu.index or 0, []).append(gpu)
         used_gpus = _used_gpus(gpus, pids, environ)
-        return tuple(_sample(index, gpus[index]) for index in sorted(used_gpus))
+        return tuple(
+            DeviceSample(
+                index=index,
+                name=seen[0].name,
+                utilisation=_mean(gpu.utilization for gpu in seen),
+                power_w=_mean(gpu.power_w for gpu in seen),
+                power_limit_w=seen[-1].power_limit_w,
+                clock_mhz=_mean(gpu.clock_sm_mhz for gpu in seen),
+                clock_max_mhz=seen[-1].clock_sm_max_mhz,
+                temperature_c=_mean(gpu.temperature_c for gpu in seen),
+                throttled=throttles.words(name for gpu in seen for name in gpu.throttles or ()),
+                memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in seen), default=0)
+                or None,
+                memory_bytes=seen[-1].memory_bytes,
+            )
+            for index, seen in sorted(gpus.items())
+            if index in used_gpus
+        )
 
 
 def _used_gpus(
@@ -86,22 +103,6 @@ def _used_gpus(
         or any(name and (snapshots[0].uuid or "").startswith(name) for name in names)
     }
     return {index for index in visible_gpus if any(gpu.utilization for gpu in gpus[index])}
-
-
-def _sample(index: int, snapshots: Sequence[Gpu]) -> DeviceSample:
-    return DeviceSample(
-        index=index,
-        name=snapshots[0].name,
-        utilisation=_mean(gpu.utilization for gpu in snapshots),
-        power_w=_mean(gpu.power_w for gpu in snapshots),
-        power_limit_w=snapshots[-1].power_limit_w,
-        clock_mhz=_mean(gpu.clock_sm_mhz for gpu in snapshots),
-        clock_max_mhz=snapshots[-1].clock_sm_max_mhz,
-        temperature_c=_mean(gpu.temperature_c for gpu in snapshots),
-        throttled=throttles.words(name for gpu in snapshots for name in gpu.throttles or ()),
-        memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in snapshots), default=0) or None,
-        memory_bytes=snapshots[-1].memory_bytes,
-    )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -38,6 +38,8 @@ FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "com
 
 def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
     """One GPU, with the NVLink connections that were read before."""
+    mode = ask.number("nvmlDeviceGetComputeMode", handle)
+    mig = ask.flag("nvmlDeviceGetMigMode", handle)
     capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
     return Gpu(
         vendor="nvidia",
@@ -60,7 +62,11 @@ def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
         clock_memory_mhz=ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
         clock_memory_max_mhz=ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEMORY),
         **errors(ask, handle),
-        **_modes(ask, handle),
+        persistence_mode=ask.flag("nvmlDeviceGetPersistenceMode", handle),
+        compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
+        mig=mig,
+        mig_slices=_slices(ask, handle) if mig else (),
+        display=ask.flag("nvmlDeviceGetDisplayActive", handle),
     )
 
 
@@ -150,18 +156,6 @@ def errors(ask: Questions, handle: Any) -> dict[str, Any]:
         "retired_pages": None if None in pages else sum(map(len, pages)),
         "retirement_pending": any(answers) if answers else None,
         "row_remap_failed": bool(rows[3]) if rows else None,
-    }
-
-
-def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
-    mode = ask.number("nvmlDeviceGetComputeMode", handle)
-    mig = ask.flag("nvmlDeviceGetMigMode", handle)
-    return {
-        "persistence_mode": ask.flag("nvmlDeviceGetPersistenceMode", handle),
-        "compute_mode": None if mode is None else COMPUTE_MODES.get(mode),
-        "mig": mig,
-        "mig_slices": _slices(ask, handle) if mig else (),
-        "display": ask.flag("nvmlDeviceGetDisplayActive", handle),
     }
 
 

@@ -43,7 +43,16 @@ class NvidiaSampler:
             self._slow = {
                 index: self._slow_facts(index, handle) for index, handle in self._handles.items()
             }
-        self._hear()
+        for _ in range(MOST_XIDS if self._events is not None else 0):
+            event = self._ask("nvmlEventSetWait_v2", self._events, 0)  # does not wait
+            if event is None:
+                break
+            address = self._ask.pci("nvmlDeviceGetPciInfo", event.device)[0]
+            for index, handle in self._handles.items():
+                if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
+                    known = self._xids.get(index, ())
+                    self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
+                    break
         if not self.gpm_wanted:
             self._gpm.close()
         return tuple(
@@ -102,7 +111,11 @@ class NvidiaSampler:
         processes = facts.processes(self._ask, handle)
         if processes is None:
             return None
-        shares = self._shares(handle)
+        since_us = int(1e6 * (time.time() - SLOW_EVERY_S))  # the driver also keeps older answers
+        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, since_us) or ()
+        shares: dict[int, float] = {}
+        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
+            shares[rate.pid] = min(1.0, rate.smUtil / 100)  # the newest of each process
         return tuple(
             GpuUse(
                 process.pid,
@@ -113,30 +126,6 @@ class NvidiaSampler:
             )
             for process in processes
         )
-
-    def _shares(self, handle: Any) -> dict[int, float]:
-        """Share of each process that ran a kernel recently; the driver also keeps older answers."""
-        since_us = int(1e6 * (time.time() - SLOW_EVERY_S))
-        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, since_us) or ()
-        shares: dict[int, float] = {}
-        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
-            shares[rate.pid] = min(1.0, rate.smUtil / 100)  # the newest of each process
-        return shares
-
-    def _hear(self) -> None:
-        """Take the driver's errors since the last call, without waiting."""
-        for _ in range(MOST_XIDS):
-            if self._events is None:
-                return
-            event = self._ask("nvmlEventSetWait_v2", self._events, 0)
-            if event is None:
-                return
-            address = self._ask.pci("nvmlDeviceGetPciInfo", event.device)[0]
-            for index, handle in self._handles.items():
-                if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
-                    known = self._xids.get(index, ())
-                    self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
-                    break
 
 
 def _events(ask: Questions, handles: dict[int, Any]) -> Any:
