@@ -147,7 +147,12 @@ def sheet_figure(ceiling_id: str, device: Device | None, devices: Sequence[Devic
     if model is None:
         return None
     if (match := BY_DTYPE.fullmatch(ceiling_id)) is not None:
-        return _peak(model, match[1], ceiling_id.startswith("conv"))
+        dtype, peaks = match[1], model.peaks_tflop_per_s
+        if dtype == "fp64":
+            return peaks.get("fp64_tensor", peaks.get("fp64"))
+        if dtype == "fp32" and ceiling_id.startswith("conv"):
+            return peaks.get("tf32", peaks.get("fp32"))  # cuDNN uses TF32 if the GPU has it
+        return peaks.get(dtype)
     if ceiling_id in ("copy-device", "triad-device"):
         return model.bandwidth_gb_per_s
     if ceiling_id.startswith("copy-") and ceiling_id.endswith("-pinned"):
@@ -163,12 +168,3 @@ def pcie_gb_per_s(model: GpuModel) -> float | None:
     if "nvlink_c2c" in model.features:
         return None
     return pcie.gb_per_s(model.pcie_generation, model.pcie_width)
-
-
-def _peak(model: GpuModel, dtype: str, convolution: bool) -> float | None:
-    peaks = model.peaks_tflop_per_s
-    if dtype == "fp64":
-        return peaks.get("fp64_tensor", peaks.get("fp64"))
-    if dtype == "fp32" and convolution:  # cuDNN uses TF32 for float32 if the GPU has it
-        return peaks.get("tf32", peaks.get("fp32"))
-    return peaks.get(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ SHOWN = 4
 """Most tensors of one frame that are shown."""
 FRAMES = 2
 """Frames that are shown: the user's innermost, and the function of torch that failed."""
+INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
+"""The folder that a package is installed in."""
 GIB = 1 << 30
 MIB = 1 << 20
 VALUE_FAMILIES = ("tensors", "autograd", "precision", "loader")
@@ -152,7 +155,9 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
         for frame in (*inner, *own)[:FRAMES]:
             named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
             function = f"{frame.module}.{frame.function}" if frame.module else frame.function
-            yield TENSORS.filled(function=function, where=_short(frame.where), tensors=named)
+            yield TENSORS.filled(
+                function=function, where=INSTALLED.sub("", frame.where), tensors=named
+            )
 
 
 def _of_sample(record: CrashRecord) -> Iterator[Wording]:
@@ -198,15 +203,6 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
             to_step=last,
             rate=f"{rate:.3g}",
         )
-
-
-def _short(where: str) -> str:
-    """A package's file without its installation folder."""
-    for folder in ("site-packages/", "site-packages\\", "dist-packages/"):
-        before, _, after = where.rpartition(folder)
-        if before:
-            return after
-    return where
 
 
 def record_of(records: Iterable[tuple[int, wire.Record]]) -> CrashRecord | None:

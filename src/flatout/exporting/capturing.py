@@ -21,7 +21,6 @@ from flatout.running.one.records import Processes
 from flatout.running.one.trial_process import (
     GIVE_INPUT,
     LOG,
-    TrialProcess,
     start_trial,
     wants_input,
 )
@@ -105,7 +104,12 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
     all_orders = wire.Orders(str(run_folder / "records"), trial=trial, export=export)
     processes = Processes()
     with start_trial(bench.command, all_orders, run_folder, bench.compile_cache) as program:
-        late = _follow(program, processes, time.monotonic() + request.limit_s)
+        deadline, late = time.monotonic() + request.limit_s, False
+        while program.alive and not any(process.export is not None for process in processes.all):
+            _add(processes, program.records())
+            if late := time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
         program.wait(0 if late else OWN_EXIT_S)
         _add(processes, program.records())
         returncode = program.returncode
@@ -122,16 +126,6 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
             step = GIVE_INPUT if wants_input(run_folder / LOG) else TRIES
             raise UserError(f"the script ended with exit code {returncode}{tail}", step, 1)
     return _found(processes)
-
-
-def _follow(program: TrialProcess, processes: Processes, deadline: float) -> bool:
-    """Read records until there is an answer or the program ends; True if the deadline passed."""
-    while program.alive and not any(process.export is not None for process in processes.all):
-        _add(processes, program.records())
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(POLL_S)
-    return False
 
 
 def _add(processes: Processes, records: Iterable[tuple[int, wire.Record]]) -> None:

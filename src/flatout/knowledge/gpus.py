@@ -186,14 +186,15 @@ def _by_key() -> Mapping[str, tuple[GpuModel, ...]]:
 
 
 def _candidates(key: str) -> tuple[GpuModel, ...]:
-    exact = _by_key().get(key)
-    return exact or tuple(model for model in models() if _is_family_of(model, key))
-
-
-def _is_family_of(model: GpuModel, key: str) -> bool:
-    """Whether the key is the id's first whole words: h100 in h100-sxm; not v100 in v100s-pcie."""
-    words = model.id.split("-")
-    return any(key == "".join(words[:count]) for count in range(1, len(words)))
+    if exact := _by_key().get(key):
+        return exact
+    # The id's first whole words are a family: h100 in h100-sxm; not v100 in v100s-pcie.
+    family = []
+    for model in models():
+        words = model.id.split("-")
+        if any(key == "".join(words[:count]) for count in range(1, len(words))):
+            family.append(model)
+    return tuple(family)
 
 
 def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:

@@ -13,7 +13,7 @@ from flatout.knowledge import boosts as known
 from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.one.command import Command
-from flatout.running.one.records import Process, Processes
+from flatout.running.one.records import Processes
 from flatout.running.one.trial_process import LOG, TrialProcess, start_trial
 from flatout_agent import wire
 
@@ -128,9 +128,12 @@ def run(
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()
         leading = processes.leading
-        if not late and leading is not None and _measured_to_the_end(leading, returncode):
-            error = None
-        else:
+        ended = leading.ended if leading is not None else None
+        window = [step for step in leading.steps if step.phase == "window"] if leading else []
+        ended_well = not returncode and len(window) >= LEAST_STEPS
+        is_complete = ended is not None and (ended.reason == "window" or ended_well)
+        error = None
+        if late or not is_complete:
             steps = leading.step_count if leading is not None else 0
             error = why_unmeasured(program, late, limit_s, returncode, steps)
     world = len(processes.training) or 1
@@ -197,13 +200,3 @@ def why_unmeasured(
         ending = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         return f"{tail} ({ending})" if tail else ending
     return f"the program ended by itself after {steps} steps: too few to measure"
-
-
-def _measured_to_the_end(process: Process, returncode: int | None) -> bool:
-    """Whether the window is complete, or the program ended well with enough of it."""
-    if process.ended is None:
-        return False
-    if process.ended.reason == "window":
-        return True
-    window = [step for step in process.steps if step.phase == "window"]
-    return not returncode and len(window) >= LEAST_STEPS

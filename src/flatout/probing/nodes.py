@@ -44,7 +44,18 @@ def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
         return NodeLayout()
     found = (read for reader in READERS if (read := reader(environ)) is not None)
     read = next(found, None)
-    read = NodeLayout() if read is None else _checked(read)
+    if read is None:
+        read = NodeLayout()
+    elif not 1 <= read.count <= MAX_HOSTS:
+        raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
+    elif not 0 <= read.index < read.count:
+        raise UserError(
+            f"{read.engine}: this is node {read.index} of {units.count(read.count, 'node')}, "
+            "counted from 0",
+            _by_hand(),
+        )
+    elif not 0 < read.port < 2**16:
+        raise UserError(f"{read.engine}: {read.port} is no port", _by_hand())
     if asked != "auto" and read.count != int(asked):
         if read.engine:
             said = f"{read.engine} has started {units.count(read.count, 'node')}"
@@ -54,21 +65,6 @@ def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
             f"--nodes {asked}: {said}",
             f"start it on each of {asked} nodes, or set on each, as on the first: {EXAMPLE}",
         )
-    return read
-
-
-def _checked(read: NodeLayout) -> NodeLayout:
-    """The layout, unchanged. Raises UserError if it is impossible."""
-    if not 1 <= read.count <= MAX_HOSTS:
-        raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
-    if not 0 <= read.index < read.count:
-        raise UserError(
-            f"{read.engine}: this is node {read.index} of {units.count(read.count, 'node')}, "
-            "counted from 0",
-            _by_hand(),
-        )
-    if not 0 < read.port < 2**16:
-        raise UserError(f"{read.engine}: {read.port} is no port", _by_hand())
     return read
 
 

@@ -29,6 +29,7 @@ from flatout.probing.nvml.questions import Questions
 from flatout.watching.observing import JobsObserver
 from probing.nvml.fake import h100_node
 from probing.nvml.fake_gpm import GpmNvml
+from probing.planted import plant as planted
 
 MOUNTS = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 STAT = "cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n"
@@ -191,24 +192,19 @@ def test_no_driver() -> None:
 # AMD ----------------------------------------------------------------------------------------------
 
 
-def radeon(root: Path) -> Path:
+def radeon(root: Path, place: str = "devices/card") -> Path:
     """A card that amdgpu drives; its folder."""
-    card = root / "sys/class/drm/card1"
-    device = card / "device"
-    (device / "hwmon/hwmon3").mkdir(parents=True)
-    driver = root / "sys/bus/pci/drivers/amdgpu"
-    driver.mkdir(parents=True)
-    (device / "driver").symlink_to(driver)
-    for name, text in {
+    facts = {
         "vendor": "0x1002",
         "gpu_busy_percent": "87",
         "mem_info_vram_used": "1000",
         "mem_info_vram_total": "4000",
         "hwmon/hwmon3/power1_average": "250000000",
         "hwmon/hwmon3/temp1_input": "61000",
-    }.items():
-        (device / name).write_text(f"{text}\n")
-    return card
+    }
+    links = {"sys/class/drm/card1/device": place, f"{place}/driver": "drivers/amdgpu"}
+    planted(root, {f"{place}/{name}": f"{text}\n" for name, text in facts.items()}, links)
+    return root / place
 
 
 def test_amd(tmp_path: Path) -> None:
@@ -219,37 +215,32 @@ def test_amd(tmp_path: Path) -> None:
     with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
         assert sampler.sample().gpus == (replace(gpu, index=0),)
     assert gpu.processes is None  # there is no compute driver
-    (card / "device/vendor").write_text("0x10de\n")
+    (card / "vendor").write_text("0x10de\n")
     with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
         assert sampler.sample().gpus == ()
 
 
 def test_a_card_that_sleeps_is_not_woken(tmp_path: Path) -> None:
-    device = radeon(tmp_path) / "device"
-    (device / "power").mkdir()
-    (device / "power/runtime_status").write_text("suspended\n")
+    radeon(tmp_path)
+    planted(tmp_path, {"devices/card/power/runtime_status": "suspended\n"})
     (gpu,) = AmdSampler(tmp_path).samples(1.0)
     assert (gpu.utilization, gpu.power_w, gpu.temperature_c) == (0.0, None, None)
     assert gpu.memory_bytes == 4000
 
 
 def test_who_computes_on_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = radeon(tmp_path)
-    device = tmp_path / "sys/devices/0000:c3:00.0"
-    device.parent.mkdir(parents=True)
-    (card / "device").rename(device)
-    (card / "device").symlink_to(device)
-    kfd = tmp_path / "sys/class/kfd/kfd"
-    for number, properties, gpu_id in ((0, "cpu_cores_count 8", 0), (1, "simd_count 304", 28851)):
-        node = kfd / f"topology/nodes/{number}"
-        node.mkdir(parents=True)
-        (node / "properties").write_text(f"{properties}\ndomain 0\nlocation_id {0xC300}\n")
-        (node / "gpu_id").write_text(f"{gpu_id}\n")
-    sizes = {4711: {"vram_28851": "5000"}, 4712: {"vram_28851": "0"}, 4713: {"vram_9": "7"}}
-    for pid, files in sizes.items():
-        (kfd / f"proc/{pid}").mkdir(parents=True)
-        for name, text in files.items():
-            (kfd / f"proc/{pid}/{name}").write_text(f"{text}\n")
+    radeon(tmp_path, "sys/devices/0000:c3:00.0")
+    kfd, place = tmp_path / "sys/class/kfd/kfd", f"domain 0\nlocation_id {0xC300}\n"
+    files = {
+        "topology/nodes/0/properties": f"cpu_cores_count 8\n{place}",
+        "topology/nodes/0/gpu_id": "0\n",
+        "topology/nodes/1/properties": f"simd_count 304\n{place}",
+        "topology/nodes/1/gpu_id": "28851\n",
+        "proc/4711/vram_28851": "5000\n",
+        "proc/4712/vram_28851": "0\n",
+        "proc/4713/vram_9": "7\n",
+    }
+    planted(kfd, files)
     monkeypatch.setattr("flatout.probing.live.amd.alive", lambda pid: True)
     sampler = AmdSampler(tmp_path)
     (gpu,) = sampler.samples(1.0)
@@ -424,7 +415,6 @@ def test_a_job_that_flatout_did_not_start() -> None:
         [sys.executable, "-c", between], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
         pid = int(process.stdout.readline())
         found = {job.pid: job for job in ForeignJobs().find(())}
         assert "import os, torch" in found[pid].command

@@ -16,7 +16,11 @@ VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 
 def counters(root: Path) -> dict[str, float]:
     """Growing counters: seconds of all cores, bytes, periods. Missing ones are unknown."""
-    found = _cpu(root) | _swap(root) | _disk(root) | _network(root)
+    found = _cpu(root) | _disk(root) | _network(root)
+    for line in _text(root / "proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "pswpin" and (pages := _number(value)) is not None:
+            found["swap_in_bytes"] = pages * mmap.PAGESIZE
     periods = limits.throttled_periods(root)
     if periods is not None:
         found["periods_throttled"], found["periods"] = map(float, periods)
@@ -62,14 +66,6 @@ def _cpu(root: Path) -> dict[str, float]:
         "cpu_steal_s": steal / 100,
         "cpu_all_s": (busy + idle + wait + steal) / 100,
     }
-
-
-def _swap(root: Path) -> dict[str, float]:
-    for line in _text(root / "proc/vmstat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "pswpin" and (pages := _number(value)) is not None:
-            return {"swap_in_bytes": pages * mmap.PAGESIZE}
-    return {}
 
 
 def _disk(root: Path) -> dict[str, float]:
