@@ -126,24 +126,19 @@ def states(text: str) -> list[RankState]:
         if timed_out is not None and state.number is None:
             state = replace(state, number=int(timed_out[1]))
         ranks[rank] = replace(state, group=groups.get(rank, ""))
-    return _named([ranks[rank] for rank in sorted(ranks)])
-
-
-def _named(found: list[RankState]) -> list[RankState]:
-    """The states; a rank known only by a number gets the operation others name at that place."""
+    # A rank known only by a number gets the operation that others name at that place.
+    found = [ranks[rank] for rank in sorted(ranks)]
     places: dict[tuple[str, int | None], set[tuple[str, int | None]]] = {}
     for state in found:
         if state.operation:
             place = places.setdefault((state.group, state.number), set())
             place.add((state.operation, state.elements))
-    named = []
-    for state in found:
+    for index, state in enumerate(found):
         names = places.get((state.group, state.number), set())
         if not state.operation and len(names) == 1:
             operation, elements = next(iter(names))
-            state = replace(state, operation=operation, elements=elements)
-        named.append(state)
-    return named
+            found[index] = replace(state, operation=operation, elements=elements)
+    return found
 
 
 def observations(text: str) -> tuple[Wording, ...]:

@@ -199,7 +199,20 @@ def _why_nvidia(target: Target, runnable: list[Wheel], candidates: list[Wheel]) 
             f"{driver} supports CUDA {newest} in full; {chosen.build.name} "
             f"runs on it by minor-version compatibility (in full from {needed} on)."
         )
-    return (first, _kernels(target, chosen), *_why_not_newer(target, chosen, candidates))
+    version = Version(chosen.release.version), _cuda_version(chosen)
+    why_not_newer: dict[str, list[str]] = {}
+    for wheel in candidates:
+        newer = (Version(wheel.release.version), _cuda_version(wheel)) > version
+        if wheel.build.cuda and newer:
+            why_not_newer.setdefault(_why_not(target, chosen, wheel), []).append(wheel.name)
+    return (
+        first,
+        _kernels(target, chosen),
+        *(
+            f"Not {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}: {reason}."
+            for reason, names in why_not_newer.items()
+        ),
+    )
 
 
 def _kernels(target: Target, wheel: Wheel) -> str:
@@ -212,24 +225,6 @@ def _kernels(target: Target, wheel: Wheel) -> str:
     number = ".".join(map(str, target.compute_capability))
     gpu = f"{_gpu(target)} (compute capability {number})"
     return f"{wheel.name} has kernels for {gpu}: {architectures}."
-
-
-def _why_not_newer(target: Target, chosen: Wheel, candidates: list[Wheel]) -> tuple[str, ...]:
-    """Why newer releases and builds were not chosen."""
-    newer = [
-        wheel
-        for wheel in candidates
-        if wheel.build.cuda
-        and (Version(wheel.release.version), _cuda_version(wheel))
-        > (Version(chosen.release.version), _cuda_version(chosen))
-    ]
-    reasons: dict[str, list[str]] = {}
-    for wheel in newer:
-        reasons.setdefault(_why_not(target, chosen, wheel), []).append(wheel.name)
-    return tuple(
-        f"Not {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}: {reason}."
-        for reason, names in reasons.items()
-    )
 
 
 def _why_not(target: Target, chosen: Wheel, wheel: Wheel) -> str:

@@ -65,7 +65,16 @@ def commands(target: Target, *kinds: str) -> tuple[str, ...]:
     xcode-select.
     """
     if target.system != "Linux":
-        return tuple(_outside_linux(target, kind) for kind in kinds)
+        headers = "Python's own installer includes its headers: reinstall Python from python.org"
+        known = {
+            "compiler": BUILD_TOOLS if target.system == "Windows" else "xcode-select --install",
+            "python-headers": shell.remark(headers),
+        }
+        none = "there is no {} on {}, and none is needed"
+        return tuple(
+            known.get(kind) or shell.remark(none.format(FOR_PEOPLE[kind], target.system))
+            for kind in kinds
+        )
     family = package_manager(target)
     names = {kind: _names(target, family, kind) for kind in kinds}
     packages = list(
@@ -129,17 +138,6 @@ def variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
     line = f"export {name}={shell.quote(target, value)}"
     quoted_line = line.replace("'", "'\"'\"'")
     return (line, f"echo '{quoted_line}' >> {file}")
-
-
-def _outside_linux(target: Target, kind: str) -> str:
-    """The line for Windows or macOS."""
-    if kind == "compiler":
-        return BUILD_TOOLS if target.system == "Windows" else "xcode-select --install"
-    if kind == "python-headers":
-        return shell.remark(
-            "Python's own installer includes its headers: reinstall Python from python.org"
-        )
-    return shell.remark(f"there is no {FOR_PEOPLE[kind]} on {target.system}, and none is needed")
 
 
 def _names(target: Target, family: str | None, kind: str) -> tuple[str, ...]:

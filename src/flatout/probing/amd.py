@@ -63,10 +63,16 @@ def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
     address = device.resolve().name.lower()
     node = by_address.get(address)
     number = reading.text(device / "device") or ""
+    name = reading.text(device / "product_name")  # servers' boards have one of their own
+    if not name:
+        revision = (reading.text(device / "revision") or "").removeprefix("0x")
+        lists = (reading.text(root / path) for path in NAMES)
+        names = (from_list(text, number.removeprefix("0x"), revision) for text in lists if text)
+        name = next((name for name in names if name), None)
     total = reading.number(device / "mem_info_vram_total")
     base = Gpu(
         vendor="amd",
-        name=_name(root, device),
+        name=name,
         index=node.index if node else None,
         uuid=reading.text(device / "unique_id") or None,
         pci_address=address if ADDRESS.fullmatch(address) else None,
@@ -174,18 +180,6 @@ def gfx(version: int | None) -> str | None:
         return None
     major, minor, stepping = version // 10000, version // 100 % 100, version % 100
     return f"gfx{major}{minor:x}{stepping:x}" if minor < 16 and stepping < 16 else None
-
-
-def _name(root: Path, device: Path) -> str | None:
-    """The board's own name (servers), or libdrm's for its device and revision."""
-    product = reading.text(device / "product_name")
-    if product:
-        return product
-    number = (reading.text(device / "device") or "").removeprefix("0x")
-    revision = (reading.text(device / "revision") or "").removeprefix("0x")
-    lists = (reading.text(root / name) for name in NAMES)
-    candidates = (from_list(text, number, revision) for text in lists if text)
-    return next((name for name in candidates if name), None)
 
 
 def from_list(text: str, number: str, revision: str) -> str | None:

@@ -45,28 +45,27 @@ def disks(environment: Mapping[str, str] | None = None) -> tuple[Disk, ...] | No
             users = str(Path.home() / ".cache")
     caches = [users, *map(environment.get, ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"))]
     places += [("cache", path) for path in dict.fromkeys(caches) if path]
-    mounted = mounts()
-    return tuple(_disk(use, path, mounted) for use, path in places)
-
-
-def _disk(use: str, path: str, mount_points: Iterable[tuple[str, str]]) -> Disk:
-    """Facts about the folder, or its nearest existing ancestor."""
-    folders = (Path(path), *Path(path).parents)
-    folder = next((folder for folder in folders if reading.exists(folder)), folders[-1])
-    name = file_system(os.path.realpath(folder), mount_points)
-    total = free = None
-    with contextlib.suppress(OSError, ValueError):
-        total, _, free = shutil.disk_usage(folder)
-    if not total:  # some network file systems report 0 and 0
+    mounted, found = mounts(), []
+    for use, path in places:
+        folders = (Path(path), *Path(path).parents)
+        folder = next((folder for folder in folders if reading.exists(folder)), folders[-1])
+        name = file_system(os.path.realpath(folder), mounted)
         total = free = None
-    return Disk(
-        path=path,
-        use=use,
-        total_bytes=total,
-        free_bytes=free,
-        file_system=name,
-        network=None if name is None else NETWORK.fullmatch(name) is not None,
-    )
+        with contextlib.suppress(OSError, ValueError):
+            total, _, free = shutil.disk_usage(folder)
+        if not total:  # some network file systems report 0 and 0
+            total = free = None
+        found.append(
+            Disk(
+                path=path,
+                use=use,
+                total_bytes=total,
+                free_bytes=free,
+                file_system=name,
+                network=None if name is None else NETWORK.fullmatch(name) is not None,
+            )
+        )
+    return tuple(found)
 
 
 def file_system(path: str, mount_points: Iterable[tuple[str, str]]) -> str | None:

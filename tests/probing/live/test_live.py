@@ -30,6 +30,7 @@ from flatout.watching.observing import JobsObserver
 from probing.nvml.fake import h100_node
 from probing.nvml.fake_gpm import GpmNvml
 from probing.planted import plant as planted
+from running.waiting import until
 
 MOUNTS = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 STAT = "cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n"
@@ -316,18 +317,18 @@ def test_a_process_with_what_it_started() -> None:
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent])
     tree = TreeUse(process.pid)
+    seen: list[tuple[float | None, int | None, frozenset[int]]] = []
+
+    def both_run() -> bool:
+        tree._family_s = None
+        seen.append(tree.read())
+        return len(seen[-1][2]) == 2 and seen[-1][0] is not None
+
     try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            tree._family_s = None
-            cores, memory, pids = tree.read()
-            if len(pids) == 2 and cores is not None:
-                break
-            time.sleep(0.05)
-        assert len(pids) == 2
-        assert (memory or 0) > 2**20
+        until(both_run)
+        assert (seen[-1][1] or 0) > 2**20
     finally:
-        for pid in pids - {process.pid}:
+        for pid in seen[-1][2] - {process.pid}:
             os.kill(pid, 9)
         process.kill()
         process.wait()
@@ -343,10 +344,7 @@ def test_whether_a_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert pids.alive(process.pid) is True
         process.kill()
-        deadline = time.monotonic() + 120
-        while pids.alive(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert pids.alive(process.pid) is False  # a zombie
+        until(lambda: pids.alive(process.pid) is False)  # a zombie
     assert pids.alive(process.pid) is False
     monkeypatch.setattr(pids, "MACHINES_OWN", own + 1)  # as inside a container
     assert pids.alive(os.getpid()) is None
@@ -363,10 +361,7 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
         [sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal
     ) as process:
         os.close(terminal)
-        deadline = time.monotonic() + 120
-        while not waits_for_input(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert waits_for_input(process.pid)
+        until(lambda: waits_for_input(process.pid))
         process.kill()
     os.close(main)
 
@@ -374,18 +369,14 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_a_process_that_waits_for_its_user() -> None:
-    waits = [sys.executable, "-c", "input()"]
-    works = [sys.executable, "-c", "import time; time.sleep(600)"]
-    for command, expected in ((waits, True), (works, False)):
+    def sleeps(pid: int) -> bool:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+    for code, expected in (("input()", True), ("import time; time.sleep(600)", False)):
+        command = [sys.executable, "-c", code]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-            deadline = time.monotonic() + 120
-            state = ""
-            while state != "S" and time.monotonic() < deadline:  # until it waits for something
-                time.sleep(0.5)
-                state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            while waits_for_input(process.pid) != expected and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert waits_for_input(process.pid) == expected
+            until(lambda pid=process.pid: sleeps(pid))  # it waits for something
+            until(lambda pid=process.pid, is_it=expected: waits_for_input(pid) == is_it)
             process.kill()
     assert not waits_for_input(process.pid)
 

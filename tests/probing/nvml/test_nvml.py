@@ -203,35 +203,33 @@ def test_all_questions_are_in_the_real_library() -> None:
         assert {name for name in library.calls if not hasattr(pynvml, name)} == set()
 
 
+NUMBERS = {
+    "nvmlMemory_v2": reader.MEMORY_V2,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": reader.UNCORRECTED,
+    "NVML_VOLATILE_ECC": reader.VOLATILE,
+    "NVML_AGGREGATE_ECC": reader.AGGREGATE,
+    "NVML_CLOCK_SM": reader.CLOCK_SM,
+    "NVML_CLOCK_MEM": reader.CLOCK_MEMORY,
+    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": reader.THRESHOLD_SLOWDOWN,
+    "NVML_NVLINK_MAX_LINKS": links.MAX_LINKS,
+    "NVML_NVLINK_DEVICE_TYPE_SWITCH": links.REMOTE_SWITCH,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": nvml.VERSION_MISMATCH,
+    "nvmlClocksEventReasonDisplayClockSetting": 0x100,  # the library's name lacks an s
+}
+NUMBERS |= {
+    f"nvmlClocksEventReason{name.title().replace('_', '')}": bit
+    for bit, name in reader.THROTTLES.items()
+    if name != "display_clocks_setting"
+}
+
+
 def test_the_numbers_are_those_of_the_real_library() -> None:
-    reasons = {
-        bit: getattr(pynvml, f"nvmlClocksEventReason{name.title().replace('_', '')}", None)
-        for bit, name in reader.THROTTLES.items()
-        if name != "display_clocks_setting"  # the library's own name lacks an s
-    }
-    assert all(bit == number for bit, number in reasons.items())
-    assert pynvml.nvmlClocksEventReasonDisplayClockSetting == 0x100
-    assert pynvml.nvmlMemory_v2 == reader.MEMORY_V2
-    assert reader.UNCORRECTED == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    assert (reader.VOLATILE, reader.AGGREGATE) == (
-        pynvml.NVML_VOLATILE_ECC,
-        pynvml.NVML_AGGREGATE_ECC,
-    )
-    assert (reader.CLOCK_SM, reader.CLOCK_MEMORY) == (
-        pynvml.NVML_CLOCK_SM,
-        pynvml.NVML_CLOCK_MEM,
-    )
-    assert reader.THRESHOLD_SLOWDOWN == pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    assert {name: getattr(pynvml, name, None) for name in NUMBERS} == NUMBERS
     assert reader.COMPUTE_MODES[pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS] == "exclusive_process"
     assert reader.FABRIC_STATES[pynvml.NVML_GPU_FABRIC_STATE_COMPLETED] == "completed"
-    assert links.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
-    assert links.REMOTE_SWITCH == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
     assert links.WAYS[pynvml.NVML_TOPOLOGY_SYSTEM] == "system"
-    assert {
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    } == nvml_questions.NOT_SUPPORTED
-    assert nvml.VERSION_MISMATCH == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    refusals = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT}
+    assert refusals == nvml_questions.NOT_SUPPORTED
     assert str(pynvml.NVMLError(12)) == nvml.NOT_FOUND
 
 
