@@ -21,6 +21,7 @@ from flatout.benching.ceiling_run import CeilingOrders, Measurements
 from flatout.nouns.ceiling import Ceiling, Device, Point
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
+from flatout.nouns.machine import Machine
 from machines.healthy import a100, changed, cpu_server
 
 STAND_IN = """
@@ -76,22 +77,12 @@ def run(stand_in: Path, code: str, quick: bool = True) -> Measurements:
     return ceiling_run.run(str(stand_in), CeilingOrders(quick=quick))
 
 
-def by_id(measurements: Measurements) -> dict[str, Ceiling]:
-    return {one.id: one for one in measurements.ceilings}
-
-
 def test_points_become_a_ceiling(stand_in: Path) -> None:
     measurements = run(stand_in, "hello(('one', 'cpu')); kernel('one'); tell(done=True)")
     (found,) = measurements.ceilings
     assert (found.value, found.best, found.unit) == (2.0, "large", "GB/s")
     assert found.curve == (Point("small", 1.0), Point("large", 2.0))
     assert (measurements.torch, measurements.python) == ("2.9.0", "3.12.1")
-
-
-def test_what_is_measured_by_value_is_shown_as_it_was_planned(stand_in: Path) -> None:
-    code = "hello(('a', 'cpu'), ('b', 'cpu'), ('c', 'cpu'))\n"
-    measurements = run(stand_in, code + "kernel('c'); kernel('a'); kernel('b'); tell(done=True)")
-    assert [one.id for one in measurements.ceilings] == ["a", "b", "c"]
 
 
 def test_the_time_begins_when_the_first_process_is_ready_to_measure(
@@ -124,64 +115,77 @@ def test_the_time_begins_when_the_first_process_is_ready_to_measure(
     assert budget_s() == ceiling_run.LEAST_S
 
 
-def test_of_times_the_shortest_is_the_ceiling(stand_in: Path) -> None:
-    code = "hello(('t', 'cpu')); begin('t', unit='us'); tell(point=['a', 3.0]); "
-    measurements = run(stand_in, code + "tell(point=['b', 4.0]); tell(end='t'); tell(done=True)")
-    assert by_id(measurements)["t"].value == 3.0
+ORDER = """
+hello(('a', 'cpu'), ('b', 'cpu'), ('c', 'cpu'))
+kernel('c'); kernel('a'); kernel('b'); tell(done=True)
+"""
+TIMES = """
+hello(('t', 'cpu')); begin('t', unit='us'); tell(point=['a', 3.0]); tell(point=['b', 4.0])
+tell(end='t'); tell(done=True)
+"""
+CRASH = """
+hello(('one', 'cpu'), ('crash', 'cpu'), ('last', 'cpu'))
+kernel('one')
+if wanted('crash'):
+    begin('crash'); tell(point=['small', 7.0])
+    os.kill(os.getpid(), signal.SIGSEGV)
+kernel('last'); tell(done=True)
+"""
+HANG = """
+hello(('hang', 'cpu'), ('last', 'cpu'))
+if wanted('hang'):
+    begin('hang'); time.sleep(300)
+kernel('last'); tell(done=True)
+"""
+HANGS = """
+names = [('a', 'cuda:0'), ('b', 'cuda:0'), ('c', 'cuda:0'), ('d', 'cpu')]
+hello(*names)
+for name, device in names[:3]:
+    if wanted(name, device):
+        begin(name, device); time.sleep(300)
+kernel('d'); tell(done=True)
+"""
+LEFT = "not tried: the device hung 2 times"
 
 
-def test_a_crash_costs_its_row_and_the_rest_is_measured(stand_in: Path) -> None:
-    measurements = run(
-        stand_in,
-        "hello(('one', 'cpu'), ('crash', 'cpu'), ('last', 'cpu'))\nkernel('one')\n"
-        "if wanted('crash'):\n    begin('crash'); tell(point=['small', 7.0])\n"
-        "    os.kill(os.getpid(), signal.SIGSEGV)\n"
-        "kernel('last'); tell(done=True)\n",
-    )
-    found = by_id(measurements)
-    assert [one.id for one in measurements.ceilings] == ["one", "crash", "last"]
-    assert found["crash"].value == 7.0  # what was known before it
-    assert found["crash"].note == "ended by signal 11 (SIGSEGV)"
-    assert found["last"].value == 2.0
-
-
-@pytest.mark.slow
-def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ceiling_run.LATE_S, True, 0.5)
-    measurements = run(
-        stand_in,
-        "hello(('hang', 'cpu'), ('last', 'cpu'))\n"
-        "if wanted('hang'):\n    begin('hang'); time.sleep(300)\n"
-        "kernel('last'); tell(done=True)\n",
-    )
-    found = by_id(measurements)
-    assert (found["hang"].value, found["hang"].note) == (None, "did not end")
-    assert found["last"].value == 2.0
-
-
-@pytest.mark.slow
-def test_a_device_that_hangs_again_and_again_is_left(
-    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "rows"),
+    [
+        (ORDER, [("a", 2.0, ""), ("b", 2.0, ""), ("c", 2.0, "")]),  # as it was planned
+        (TIMES, [("t", 3.0, "")]),  # of times the shortest
+        (  # what was known before the crash is kept, and the rest is measured
+            CRASH,
+            [("one", 2.0, ""), ("crash", 7.0, "ended by signal 11 (SIGSEGV)"), ("last", 2.0, "")],
+        ),
+        pytest.param(
+            HANG, [("hang", None, "did not end"), ("last", 2.0, "")], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            HANGS,
+            [
+                *(("a", None, "did not end"), ("b", None, "did not end")),
+                *(("c", None, LEFT), ("d", 2.0, "")),
+            ],
+            marks=pytest.mark.slow,
+        ),
+        (  # it never goes round for ever
+            "hello(('a', 'cpu')); os._exit(1)",
+            [("a", None, "the process ended before it: ended with exit code 1")],
+        ),
+    ],
+)
+def test_each_row_has_a_figure_or_the_reason(
+    code: str,
+    rows: list[tuple[str, float | None, str]],
+    stand_in: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(ceiling_run.LATE_S, True, 0.3)
-    measurements = run(
-        stand_in,
-        "names = [('a', 'cuda:0'), ('b', 'cuda:0'), ('c', 'cuda:0'), ('d', 'cpu')]\n"
-        "hello(*names)\n"
-        "for name, device in names[:3]:\n"
-        "    if wanted(name, device):\n        begin(name, device); time.sleep(300)\n"
-        "kernel('d'); tell(done=True)\n",
-    )
-    found = by_id(measurements)
-    assert found["c"].note == "not tried: the device hung 2 times"
-    assert found["d"].value == 2.0
-
-
-def test_it_never_goes_round_for_ever(stand_in: Path) -> None:
-    measurements = run(stand_in, "hello(('a', 'cpu')); os._exit(1)")
-    (found,) = measurements.ceilings
-    assert found.value is None
-    assert found.note.startswith("the process ended before it: ended with exit code 1")
+    if "sleep" in code:
+        monkeypatch.setitem(ceiling_run.LATE_S, True, 0.5)
+    found = run(stand_in, code).ceilings
+    assert [(one.id, one.value) for one in found] == [row[:2] for row in rows]
+    for one, (*_, note) in zip(found, rows, strict=True):
+        assert one.note.startswith(note) and bool(one.note) == bool(note)
 
 
 @pytest.mark.parametrize(
@@ -255,29 +259,21 @@ def test_the_store_adds_and_keeps_the_better_figure() -> None:
         {"cpu": "another"},
         {"cores": 4},
         {"memory_bytes": 64 * 2**30},
+        {"gpus": ()},
         {"gpus": (GpuIdentity("NVIDIA L4", 2**34, "580.1"),)},
         {"torch": "2.10.0"},
     ],
 )
 def test_of_another_machine_driver_or_torch_nothing_is_known(changes: dict[str, Any]) -> None:
-    ceiling_store.keep(HERE, [row("a", 1.0)])
-    assert ceiling_store.load(dataclasses.replace(HERE, **changes)) == ()
-
-
-def test_a_driver_update_asks_for_a_new_measurement() -> None:
-    old, new = (
-        dataclasses.replace(HERE, gpus=(GpuIdentity("NVIDIA L4", 2**34, driver),))
-        for driver in ("570.1", "580.1")
-    )
-    ceiling_store.keep(old, [row("a", 1.0)])
-    assert ceiling_store.load(old) != ()
-    assert ceiling_store.load(new) == ()
+    here = dataclasses.replace(HERE, gpus=(GpuIdentity("NVIDIA L4", 2**34, "570.1"),))
+    ceiling_store.keep(here, [row("a", 1.0)])
+    assert ceiling_store.load(here) != ()
+    assert ceiling_store.load(dataclasses.replace(here, **changes)) == ()
 
 
 @given(st.one_of(st.binary(max_size=60), st.sampled_from([b'{"version": 1}', b"[]", b"null"])))
 def test_a_broken_file_is_nothing_known(content: bytes) -> None:
     path = ceiling_store.keep(HERE, [row("a", 1.0)])
-    assert path is not None
     path.write_bytes(content)
     assert ceiling_store.load(HERE) == ()
     assert ceiling_store.keep(HERE, [row("a", 3.0)]) is not None
@@ -285,7 +281,6 @@ def test_a_broken_file_is_nothing_known(content: bytes) -> None:
 
 def test_rows_of_a_file_that_are_none_are_passed_over() -> None:
     path = ceiling_store.keep(HERE, [row("a", 1.0)])
-    assert path is not None
     document = json.loads(path.read_text())
     document["ceilings"] += [None, {"id": 3}, {"id": "x", "device": "cpu"}]
     path.write_text(json.dumps(document))
@@ -349,26 +344,24 @@ def test_under_load_is_what_counts() -> None:
     with GpuWatch(machine, lambda: samples.pop(0), 0.01) as watch:
         while samples:
             time.sleep(0.01)
-    assert watch.machine.gpus is not None
     for gpu in watch.machine.gpus:
         assert gpu.throttles == ("sw_power_cap",)
         assert (gpu.pcie_generation, gpu.power_w, gpu.clock_sm_mhz) == (4, 390.0, 1200)
         assert gpu.processes == ()
 
 
-def test_a_driver_that_cannot_be_asked_changes_nothing() -> None:
+@pytest.mark.parametrize(("machine", "asked"), [(a100(), 1), (cpu_server(), 0)])
+def test_a_driver_that_cannot_be_asked_changes_nothing(machine: Machine, asked: int) -> None:
+    """Nothing is asked without a GPU, and nothing more of a driver that failed."""
+    times: list[int] = []
+
     def fail() -> Any:
+        times.append(1)
         raise RuntimeError("gone")
 
-    machine = a100()
     with GpuWatch(machine, fail, 0.01) as watch:
-        time.sleep(0.05)
+        time.sleep(0.05 if asked == 0 else 0)
+        while len(times) < asked:
+            time.sleep(0.01)
+    assert len(times) == asked
     assert watch.machine == machine
-
-
-def test_without_a_gpu_nothing_is_asked() -> None:
-    asked: list[int] = []
-    with GpuWatch(cpu_server(), lambda: asked.append(1) or (), 0.01) as watch:
-        time.sleep(0.05)
-    assert asked == []
-    assert watch.machine == cpu_server()

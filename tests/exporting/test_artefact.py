@@ -155,7 +155,6 @@ def serving(folder: Path) -> Iterator[HTTPConnection]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as process:
         try:
-            assert process.stdout is not None
             address = process.stdout.readline().rpartition("/")[2]
             yield HTTPConnection(address.strip(), timeout=120)
         finally:

@@ -82,7 +82,6 @@ def test_trained_as_written_then_the_weights_of_its_checkpoint(
     assert again["metric"]["value"] == pytest.approx(told)
     with pytest.raises(UserError, match="has no entry 'ema'") as refused:
         captured(CaptureRequest(weights="best.pt#ema"))
-    assert refused.value.next_step is not None
     assert "model, epoch" in refused.value.next_step
 
 

@@ -41,33 +41,39 @@ def test_an_answer(planted: Any) -> None:
     assert once(planted('tell({"options": {"a": 1}})')) == {"options": {"a": 1}}
 
 
-def test_an_error_is_told_in_one_line(planted: Any) -> None:
-    code = 'tell({"error": "RuntimeError", "message": "no kernel", "last": "a trace"})'
-    with pytest.raises(Broken, match=r"^no kernel$"):
-        once(planted(code))
+REFUSES = 'tell({"error": "RuntimeError", "message": "no kernel", "last": "a trace"})'
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+GROWS = "held = bytearray(200 * 2**20); import time; time.sleep(60)"
+MIB_100 = 100 * 2**20
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
-def test_a_crash(planted: Any) -> None:
-    with pytest.raises(Broken, match=r"its process crashed: .*SIG"):
-        once(planted("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
-
-
-def test_an_end_without_an_answer(planted: Any) -> None:
-    with pytest.raises(Broken, match=r"its process crashed: ended with exit code 3"):
-        once(planted("raise SystemExit(3)"))
-
-
-@pytest.mark.slow
-def test_it_takes_too_long(planted: Any) -> None:
-    with pytest.raises(Broken, match="it took longer than 1 s"):
-        once(planted("import time; time.sleep(60)"), limit_s=1.0)
-
-
-def test_it_takes_too_much_memory(planted: Any) -> None:
-    code = "held = bytearray(200 * 2**20); import time; time.sleep(60)"
-    with pytest.raises(Broken, match=r"MiB of memory, 100 MiB is the limit"):
-        once(planted(code), memory=100 * 2**20)
+@pytest.mark.parametrize(
+    ("code", "limit_s", "memory", "told"),
+    [
+        (REFUSES, 20.0, 2**40, r"^no kernel$"),
+        pytest.param(
+            DIES,
+            20.0,
+            2**40,
+            r"its process crashed: .*SIG",
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's"),
+        ),
+        ("raise SystemExit(3)", 20.0, 2**40, "its process crashed: ended with exit code 3"),
+        pytest.param(
+            "import time; time.sleep(60)",
+            1.0,
+            2**40,
+            "it took longer than 1 s",
+            marks=pytest.mark.slow,
+        ),
+        (GROWS, 20.0, MIB_100, "MiB of memory, 100 MiB is the limit"),
+    ],
+)
+def test_why_there_is_no_answer(
+    planted: Any, code: str, limit_s: float, memory: int, told: str
+) -> None:
+    with pytest.raises(Broken, match=told):
+        once(planted(code), limit_s, memory)
 
 
 def test_orders_and_answers_in_turn(planted: Any) -> None:

@@ -70,39 +70,46 @@ def test_the_manager(facts: dict[str, object], manager: str) -> None:
     assert target.of(changed(workstation(), **named), "pip").manager == "pip"
 
 
-def test_a_description() -> None:
-    here = description.read("gpu=rtx4090,driver=535,os=windows,python=3.11,manager=uv,gpus=2")
-    assert here.vendor == "nvidia" and here.compute_capability == (8, 9)
-    assert (here.system, here.driver, here.python, here.manager, here.gpus) == (
-        "Windows", "535", "3.11", "uv", 2,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "system", "distribution", "version"),
+    [
+        ("ubuntu22.04", "Linux", "ubuntu", "22.04"),
+        ("Debian 12", "Linux", "debian", "12"),
+        ("rocky9", "Linux", "rocky", "9"),
+        ("amazon2023", "Linux", "amzn", "2023"),
+        ("opensuse-leap15.6", "Linux", "opensuse-leap", "15.6"),
+        ("windows11", "Windows", None, "11"),
+        ("macos15", "Darwin", None, "15"),
+        ("arch", "Linux", "arch", None),
+    ],
+)
+def test_systems_by_their_names(
+    text: str, system: str, distribution: str | None, version: str | None
+) -> None:
+    here = description.read(f"os={text}")
+    assert (here.system, here.distribution) == (system, distribution)
+    assert here.distribution_version == version
 
 
-def test_systems_by_their_names() -> None:
-    names = {
-        "ubuntu22.04": ("Linux", "ubuntu", "22.04"),
-        "Debian 12": ("Linux", "debian", "12"),
-        "rocky9": ("Linux", "rocky", "9"),
-        "amazon2023": ("Linux", "amzn", "2023"),
-        "opensuse-leap15.6": ("Linux", "opensuse-leap", "15.6"),
-        "windows11": ("Windows", None, "11"),
-        "macos15": ("Darwin", None, "15"),
-        "arch": ("Linux", "arch", None),
-    }
-    for text, expected in names.items():
-        here = description.read(f"os={text}")
-        assert (here.system, here.distribution, here.distribution_version) == expected
-
-
-def test_what_follows_from_the_rest() -> None:
-    assert description.read("gpu=gh200").architecture == "arm64"
-    assert description.read("arch=x86_64,gpu=gh200").architecture == "x86_64"
-    assert description.read("os=macos").vendor == "apple"
-    assert description.read("os=wsl").wsl
-    assert description.read("python=3.13t").python_minor == "3.13t"
-    assert description.read("gpu=none").vendor is None
-    assert description.read("gpu=gfx1100").gfx == "gfx1100"
-    assert description.read("gpu=jetson-orin").jetson
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("gpu=rtx4090,gpus=2", {"vendor": "nvidia", "compute_capability": (8, 9), "gpus": 2}),
+        ("driver=535,os=windows,python=3.11", {"driver": "535", "python": "3.11"}),
+        ("os=windows,manager=uv", {"system": "Windows", "manager": "uv"}),
+        ("gpu=gh200", {"architecture": "arm64"}),
+        ("arch=x86_64,gpu=gh200", {"architecture": "x86_64"}),
+        ("os=macos", {"vendor": "apple"}),
+        ("os=wsl", {"wsl": True}),
+        ("python=3.13t", {"python_minor": "3.13t"}),
+        ("gpu=none", {"vendor": None}),
+        ("gpu=gfx1100", {"gfx": "gfx1100"}),
+        ("gpu=jetson-orin", {"jetson": True}),
+    ],
+)
+def test_a_description_and_what_follows_from_it(text: str, facts: dict[str, object]) -> None:
+    here = description.read(text)
+    assert {name: getattr(here, name) for name in facts} == facts
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from flatout.measuring import live
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Verdict
@@ -31,45 +33,38 @@ def test_decisions_become_rows_that_know_what_was_on() -> None:
     first, second, third = live.rows(run(declined, KEPT, slower))
     assert (first.tried, first.verdict) == ("tf32", Verdict.SKIPPED)
     assert (second.verdict, second.gain, second.interval) == (Verdict.KEPT, 2.0, (1.9, 2.1))
-    assert second.guard is not None
     assert second.guard.passed
     assert third.boosts == ("bf16-autocast", "gc-pause")
     assert (third.verdict, third.pairs) == (Verdict.SLOWER, 5)
 
 
-def test_what_was_kept_survives_without_a_last_summary() -> None:
-    """The program was killed: every decision told so far still counts."""
-    boosts = live.planned(run(KEPT))
-    assert [(boost.id, boost.gain, boost.risk) for boost in boosts] == [
-        ("bf16-autocast", 2.0, "rounding")
-    ]
+BEFORE = (PlannedBoost("channels-last", {}, 1.3, "exact"),)
+DROPPED = wire.Decided("bf16-autocast", "dropped", "the guard no longer holds")
+AGAIN = wire.Decided("channels-last", "kept", "in the plan")
+TWO = wire.Decided("loader-workers", "kept", params={"workers": 2}, gain=1.2)
+FOUR = wire.Decided("loader-workers", "kept", params={"workers": 4}, gain=1.1)
+BF16 = ("bf16-autocast", {}, 2.0, "rounding")
 
 
-def test_what_was_dropped_later_is_not_in_the_plan() -> None:
-    dropped = wire.Decided("bf16-autocast", "dropped", "the guard no longer holds")
-    assert live.planned(run(KEPT, dropped)) == ()
-
-
-def test_other_parameters_replace_the_first_ones() -> None:
-    two = wire.Decided("loader-workers", "kept", params={"workers": 2}, gain=1.2)
-    four = wire.Decided("loader-workers", "kept", params={"workers": 4}, gain=1.1)
-    (boost,) = live.planned(run(two, four))
-    assert boost.params == {"workers": 4}
-
-
-def test_boosts_kept_before_stay_with_their_gains() -> None:
-    before = (PlannedBoost("channels-last", {}, 1.3, "exact"),)
-    again = wire.Decided("channels-last", "kept", "in the plan")
-    boosts = live.planned(run(again, KEPT, summary("channels-last", "bf16-autocast")), before)
-    assert [(boost.id, boost.gain) for boost in boosts] == [
-        ("channels-last", 1.3),
-        ("bf16-autocast", 2.0),
-    ]
-
-
-def test_a_plan_that_no_longer_holds_is_let_go() -> None:
-    before = (PlannedBoost("channels-last", {}, 1.3, "exact"),)
-    assert live.planned(run(KEPT, summary("bf16-autocast")), before)[0].id == "bf16-autocast"
+@pytest.mark.parametrize(
+    ("records", "before", "planned"),
+    [
+        ([KEPT], (), [BF16]),  # killed without a last summary: what was decided counts
+        ([KEPT, DROPPED], (), []),
+        ([TWO, FOUR], (), [("loader-workers", {"workers": 4}, 1.1, "exact")]),
+        (
+            [AGAIN, KEPT, summary("channels-last", "bf16-autocast")],
+            BEFORE,
+            [("channels-last", {}, 1.3, "exact"), BF16],
+        ),
+        ([KEPT, summary("bf16-autocast")], BEFORE, [BF16]),  # a plan that no longer holds
+    ],
+)
+def test_what_is_in_the_plan(
+    records: list[wire.Record], before: tuple[PlannedBoost, ...], planned: list[tuple[object, ...]]
+) -> None:
+    boosts = live.planned(run(*records), before)
+    assert [(boost.id, boost.params, boost.gain, boost.risk) for boost in boosts] == planned
 
 
 def test_only_the_process_that_decides_counts() -> None:
@@ -83,7 +78,6 @@ def test_the_program_as_written_is_known_from_its_own_blocks() -> None:
     blocks = [wire.BlockRun(1, 5, 101.0), wire.BlockRun(6, 5, 51.0, ("bf16-autocast",))]
     live_run = run(wire.JobSeen(FACTS), *blocks, summary("bf16-autocast"))
     written = live.written(run(*blocks, wire.JobSeen(FACTS), summary("bf16-autocast")))
-    assert written is not None
     assert (written.step_ms, written.steps_ms, written.wait_share) == (100.0, (101.0,), 0.2)
     assert live_run.facts == FACTS
     assert live.written(run(*blocks)) is None
@@ -94,7 +88,6 @@ def test_the_guard_of_the_whole_plan() -> None:
         (), True, 1, guard="gradient error 2 %", guard_passed=True, gradient_error=0.02
     )
     guard = live.guard(run(record))
-    assert guard is not None
     assert (guard.passed, guard.gradient_compared, guard.gradient_error) == (True, True, 0.02)
     assert live.guard(run(summary())) is None
 

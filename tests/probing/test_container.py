@@ -31,95 +31,98 @@ def machine(root: Path, files: dict[str, str | bytes], **changed: int) -> Path:
     return namespaces(root, **changed)
 
 
-def docker(root: Path, files: dict[str, str | bytes] | None = None) -> Path:
-    own: dict[str, str | bytes] = {".dockerenv": "", "proc/self/mountinfo": OVERLAY}
-    own |= {"proc/1/cgroup": "0::/\n", "proc/self/cgroup": "0::/\n"}
-    return machine(root, {**own, **(files or {})}, pid=4026532201, uts=4026532199)
-
-
-def test_an_image_that_runs_as_a_virtual_machine_is_no_container(tmp_path: Path) -> None:
-    root = machine(tmp_path, {".dockerenv": "", "run/.containerenv": ""})
-    assert container.container({}, root).kind is None
-
-
-def test_docker_with_and_without_gpu(tmp_path: Path) -> None:
-    without = container.container({}, docker(tmp_path / "a"))
-    assert without == Container(kind="docker", gpu_passed_through=False)
-    gpu: dict[str, str | bytes] = {"dev/nvidia0": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""}
-    assert container.container({}, docker(tmp_path / "b", gpu)).gpu_passed_through is True
-    only_control: dict[str, str | bytes] = {"dev/nvidiactl": "", "dev/nvidia-uvm": ""}
-    found = container.container({}, docker(tmp_path / "c", only_control))
-    assert found.gpu_passed_through is False
-    assert container.container({}, docker(tmp_path / "d", {"dev/kfd": ""})).gpu_passed_through
-
-
-def test_docker_that_shares_all_but_one_namespace(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {".dockerenv": "", "proc/self/mountinfo": OVERLAY}
-    root = machine(tmp_path, files, cgroup=4026532300)
-    assert container.container({}, root).kind == "docker"
-
-
-def test_docker_with_version_1_groups_of_the_machine(tmp_path: Path) -> None:
-    groups = f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n"
-    root = machine(tmp_path, {"proc/self/cgroup": groups, "proc/1/cgroup": groups})
-    assert container.container({}, root).kind == "docker"
+GROUPS = f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n"
+SCOPE = f"0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-{ID}.scope\n"
+PODS = f"11:memory:/kubepods/burstable/pod1234/{ID}\n10:cpu,cpuacct:/kubepods/burstable/pod1234\n"
+PID = 4026532201
+"""Of a namespace that is not the machine's."""
+DOCKER = {
+    ".dockerenv": "",
+    "proc/self/mountinfo": OVERLAY,
+    "proc/1/cgroup": "0::/\n",
+    "proc/self/cgroup": "0::/\n",
+}
+APPTAINER = {"APPTAINER_CONTAINER": "/x.sif"}
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 @pytest.mark.parametrize(
-    "groups",
+    ("variables", "files", "changed", "kind"),
     [
-        f"0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-{ID}.scope\n",
-        f"11:memory:/kubepods/burstable/pod1234/{ID}\n10:cpu,cpuacct:/kubepods/burstable/pod1234\n",
+        # an image that runs as a virtual machine
+        ({}, {".dockerenv": "", "run/.containerenv": ""}, {}, None),
+        # docker that shares all but one namespace, and with version 1 groups of the machine
+        ({}, {".dockerenv": "", "proc/self/mountinfo": OVERLAY}, {"cgroup": 4026532300}, "docker"),
+        ({}, {"proc/self/cgroup": GROUPS, "proc/1/cgroup": GROUPS}, {}, "docker"),
+        ({}, {"proc/self/cgroup": SCOPE}, {"pid": PID}, "kubernetes"),
+        ({}, {"proc/self/cgroup": PODS}, {"pid": PID}, "kubernetes"),
+        (POD, DOCKER, {"pid": PID}, "kubernetes"),
+        ({}, {"run/.containerenv": 'engine="podman"\n'}, {"pid": PID}, "podman"),
+        ({}, {"run/systemd/container": "lxc\n"}, {"pid": PID}, "lxc"),
+        ({}, {"proc/1/cgroup": "0::/lxc.payload.web/init.scope"}, {"pid": 1}, "lxc"),
+        (APPTAINER, {}, {}, "singularity"),  # it shares the namespaces of the machine
+        # a WSL distribution that was made from a docker image
+        ({}, {"proc/version": WSL2, ".dockerenv": ""}, {"pid": PID}, None),
+        ({}, {**DOCKER, "proc/version": WSL2}, {"pid": PID, "uts": 4026532199}, "docker"),
     ],
 )
-def test_kubernetes_by_its_groups(groups: str, tmp_path: Path) -> None:
-    root = machine(tmp_path, {"proc/self/cgroup": groups}, pid=4026532201)
-    assert container.container({}, root).kind == "kubernetes"
+def test_which_engine(
+    variables: dict[str, str],
+    files: dict[str, str | bytes],
+    changed: dict[str, int],
+    kind: str | None,
+    tmp_path: Path,
+) -> None:
+    assert container.container(variables, machine(tmp_path, files, **changed)).kind == kind
 
 
-def test_kubernetes_by_its_variable(tmp_path: Path) -> None:
-    found = container.container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, docker(tmp_path))
-    assert found.kind == "kubernetes"
+@pytest.mark.parametrize(
+    ("devices", "passed"),
+    [
+        ((), False),
+        (("nvidia0", "nvidiactl", "nvidia-uvm"), True),
+        (("nvidiactl", "nvidia-uvm"), False),
+        (("kfd",), True),
+    ],
+)
+def test_docker_with_and_without_gpu(
+    devices: tuple[str, ...], passed: bool, tmp_path: Path
+) -> None:
+    files = {**DOCKER, **{f"dev/{name}": "" for name in devices}}
+    found = container.container({}, machine(tmp_path, files, pid=PID, uts=4026532199))
+    assert found == Container(kind="docker", gpu_passed_through=passed)
 
 
-def test_podman(tmp_path: Path) -> None:
-    root = machine(tmp_path, {"run/.containerenv": 'engine="podman"\n'}, pid=4026532201)
-    assert container.container({}, root).kind == "podman"
-
-
-def test_lxc(tmp_path: Path) -> None:
-    root = machine(tmp_path / "a", {"run/systemd/container": "lxc\n"}, pid=4026532201)
-    assert container.container({}, root).kind == "lxc"
-    root = machine(tmp_path / "b", {"proc/1/cgroup": "0::/lxc.payload.web/init.scope"}, pid=1)
-    assert container.container({}, root).kind == "lxc"
-
-
-def test_apptainer_shares_the_namespaces_of_the_machine(tmp_path: Path) -> None:
-    found = container.container({"APPTAINER_CONTAINER": "/x.sif"}, machine(tmp_path, {}))
-    assert found == Container(kind="singularity", gpu_passed_through=False)
-
-
-def test_wsl(tmp_path: Path) -> None:
-    root = machine(tmp_path / "a", {"proc/version": WSL2, "dev/dxg": ""}, pid=4026532201)
-    expected = Container(wsl=2, gpu_passed_through=True, virtual_machine="microsoft")
-    assert container.container({}, root) == expected
-    root = machine(tmp_path / "b", {"proc/version": WSL2}, pid=4026532201)
-    assert container.container({}, root).gpu_passed_through is False
-    root = machine(tmp_path / "c", {"proc/version": WSL1})
-    assert container.container({}, root).wsl == 1
-    assert container.container({}, root).virtual_machine is None
-
-
-def test_wsl_from_a_docker_image_and_docker_in_wsl(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"proc/version": WSL2, ".dockerenv": ""}
-    assert container.container({}, machine(tmp_path / "a", files, pid=5)).kind is None
-    found = container.container({}, docker(tmp_path / "b", {"proc/version": WSL2, "dev/dxg": ""}))
-    assert (found.kind, found.wsl, found.gpu_passed_through) == ("docker", 2, True)
-
-
-def test_wsl_with_a_kernel_of_ones_own(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"proc/sys/fs/binfmt_misc/WSLInterop": "enabled\n"}
-    assert container.container({}, machine(tmp_path, files)).wsl == 2
+@pytest.mark.parametrize(
+    ("files", "changed", "expected"),
+    [
+        (
+            {"proc/version": WSL2, "dev/dxg": ""},
+            {"pid": PID},
+            Container(wsl=2, gpu_passed_through=True, virtual_machine="microsoft"),
+        ),
+        (
+            {"proc/version": WSL2},
+            {"pid": PID},
+            Container(wsl=2, gpu_passed_through=False, virtual_machine="microsoft"),
+        ),
+        ({"proc/version": WSL1}, {}, Container(wsl=1, gpu_passed_through=False)),
+        (  # a kernel of the user's own
+            {"proc/sys/fs/binfmt_misc/WSLInterop": "enabled\n"},
+            {},
+            Container(wsl=2, gpu_passed_through=False, virtual_machine="microsoft"),
+        ),
+        (
+            {**DOCKER, "proc/version": WSL2, "dev/dxg": ""},
+            {"pid": PID, "uts": 4026532199},
+            Container("docker", wsl=2, gpu_passed_through=True, virtual_machine="microsoft"),
+        ),
+    ],
+)
+def test_wsl(
+    files: dict[str, str | bytes], changed: dict[str, int], expected: Container, tmp_path: Path
+) -> None:
+    assert container.container({}, machine(tmp_path, files, **changed)) == expected
 
 
 def test_azure_is_no_wsl(tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ def test_the_file_system_of_a_folder(path: str, file_system: str) -> None:
 def test_network(file_system: str, network: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "mounts", lambda: [("/", file_system)])
     found = disk.disks()
-    assert found is not None
     assert {(item.file_system, item.network) for item in found} == {(file_system, network)}
 
 
@@ -55,7 +54,6 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = tmp_path / "not/there/yet"
     variables = {"XDG_CACHE_HOME": str(absent), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
     found = disk.disks(variables)
-    assert found is not None
     assert [(item.use, item.path) for item in found] == [
         ("work", str(Path.cwd())),
         ("temporary", str(tmp_path)),
@@ -71,14 +69,12 @@ def test_a_current_folder_that_was_removed(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(disk.Path, "cwd", gone)
     found = disk.disks({})
-    assert found is not None
     assert "work" not in [item.use for item in found]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="df as on Linux")
 def test_here_as_df_says() -> None:
     found = disk.disks()
-    assert found is not None
     work = found[0]
     said = subprocess.check_output(["df", "--output=fstype,size", "-B1", os.getcwd()], text=True)
     file_system, size = said.splitlines()[1].split()

@@ -119,7 +119,6 @@ def test_the_driver_was_updated_and_not_restarted(places: NvidiaPaths) -> None:
     programs = Programs(ProgramAnswer(MISMATCH, 18))
     found = nvidia.nvidia(not_starting(18), programs, with_library(with_smi(places), "550.120"))
     assert (found.gpus, found.pairs) == (None, None)
-    assert found.driver is not None
     assert found.driver.nvml_error == "Driver/library version mismatch"
     assert (found.driver.smi_error or "").startswith("Failed to initialize NVML")
     assert (found.driver.kernel_version, found.driver.library_version) == ("550.107.02", "550.120")
@@ -130,16 +129,26 @@ def test_the_module_is_not_loaded(places: NvidiaPaths) -> None:
     programs = Programs(ProgramAnswer(CANNOT_TALK, 9), modinfo="")
     found = nvidia.nvidia(not_starting(9), programs, with_library(with_smi(places), "550.120"))
     assert found.gpus is None
-    assert found.driver is not None
     assert found.driver.nvml_error == "Driver Not Loaded"
     assert (found.driver.kernel_version, found.driver.installed_version) == (None, None)
 
 
-def test_the_module_tells_its_version_where_proc_does_not(places: NvidiaPaths) -> None:
-    places.module.write_text("550.107.02\n")
-    found = nvidia.nvidia(not_starting(12), Programs(), places)
-    assert found.driver is not None
-    assert (found.driver.kernel_version, found.driver.open_kernel_module) == ("550.107.02", None)
+@pytest.mark.parametrize(
+    ("kernel", "module", "version"),
+    [
+        (None, "550.107.02\n", "550.107.02"),
+        (b"\xff\xfe Kernel Module  unknown", "what?", None),
+    ],
+)
+def test_the_module_tells_its_version_where_proc_does_not(
+    kernel: bytes | None, module: str, version: str | None, places: NvidiaPaths
+) -> None:
+    places.module.write_text(module)
+    if kernel is not None:
+        places.kernel.write_bytes(kernel)
+    found = nvidia.nvidia(workstation(), Programs(modinfo="modinfo: ERROR"), places)
+    assert (found.driver.kernel_version, found.driver.open_kernel_module) == (version, None)
+    assert found.driver.installed_version is None
 
 
 def test_a_link_to_itself_is_no_library(places: NvidiaPaths) -> None:
@@ -147,15 +156,6 @@ def test_a_link_to_itself_is_no_library(places: NvidiaPaths) -> None:
     folder.mkdir()
     (folder / "libcuda.so.1").symlink_to("libcuda.so.1")
     assert nvidia.nvidia(not_starting(12), Programs(), places).driver is None
-
-
-def test_garbage_in_the_kernel_s_files_is_none(places: NvidiaPaths) -> None:
-    places.kernel.write_bytes(b"\xff\xfe Kernel Module  unknown")
-    places.module.write_text("what?")
-    found = nvidia.nvidia(workstation(), Programs(modinfo="modinfo: ERROR"), places)
-    assert found.driver is not None
-    assert (found.driver.kernel_version, found.driver.open_kernel_module) == (None, None)
-    assert found.driver.installed_version is None
 
 
 @pytest.fixture
@@ -174,7 +174,6 @@ def test_a_driver_that_is_slow_is_not_called_broken(
     found = nvidia.nvidia(asleep("nvmlInit"), programs, with_smi(places), limit_s=0.04)
     assert (found.gpus, found.pairs) == (None, None)
     assert found.late == "NVML did not answer within 0.03 s"
-    assert found.driver is not None
     assert found.driver.kernel_version == "550.107.02"
     assert (found.driver.nvml_error, found.driver.smi_error) == (None, None)
     assert "nvidia-smi" not in programs.asked
@@ -186,7 +185,6 @@ def test_a_driver_that_hangs_is_told(
     monkeypatch.setattr(nvidia, "HANGS_AFTER_S", 0.02)
     library = asleep("nvmlDeviceGetHandleByIndex")
     found = nvidia.nvidia(library, Programs(), with_smi(places), limit_s=0.04)
-    assert found.driver is not None
     assert found.driver.nvml_error == "did not answer within 0.03 s"
     assert found.driver.smi_error == "not run: NVML hangs"
 
@@ -201,5 +199,4 @@ def test_modinfo_is_asked_on_linux_alone(places: NvidiaPaths) -> None:
 def test_on_a_gpu() -> None:
     found = nvidia.nvidia()
     assert found.gpus
-    assert found.driver is not None
     assert found.driver.version == (found.driver.kernel_version or found.driver.version)

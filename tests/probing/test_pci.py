@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,29 +99,30 @@ def test_intel_arc_tells_the_link_of_its_slot(tmp_path: Path) -> None:
     arc = {"kind": "0x030000", "vendor": "0x8086", "number": "0x56a0"}
     bus.add(f"{upstream}/0000:02:01.0/0000:03:00.0", "i915", **arc, **link("2.5", "2.5", 1, 1))
     gpus = bus.gpus()
-    assert gpus is not None
     assert (gpus[0].pcie_generation, gpus[0].pcie_generation_card) == (4, 4)
     assert (gpus[0].pcie_width, gpus[0].pcie_width_max) == (16, 16)
 
 
-def test_a_slot_cannot_be_slower_than_the_link_is_now(tmp_path: Path) -> None:
-    bus = Bus(tmp_path)
-    bus.add("pci0000:00/0000:00:02.0", **PORT, **link("2.5", "2.5", 1))
-    bus.add("pci0000:00/0000:00:02.0/0000:01:00.0", **RTX_4090, **link("16.0", "32.0", 16))
-    gpus = bus.gpus()
-    assert gpus is not None
-    assert gpus[0].pcie_generation_max is None
+LOST = dict(zip(link("", "", 63), ("Unknown", "Unknown", "63", "255"), strict=True))
 
 
-def test_a_card_that_fell_off_the_bus(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("slot", "card", "speeds"),
+    [
+        # A slot cannot be slower than the link is now.
+        (link("2.5", "2.5", 1), link("16.0", "32.0", 16), (4, None, 5, 16, 16)),
+        ({}, LOST, (None,) * 5),  # a card that fell off the bus
+    ],
+)
+def test_speeds_that_cannot_be(
+    slot: dict[str, str], card: dict[str, str], speeds: tuple[int | None, ...], tmp_path: Path
+) -> None:
     bus = Bus(tmp_path)
-    lost = {"current_link_speed": "Unknown", "max_link_speed": "Unknown"}
-    lost |= {"current_link_width": "63", "max_link_width": "255"}
-    bus.add("pci0000:00/0000:01:00.0", "nvidia", **RTX_4090, **lost)
-    gpus = bus.gpus()
-    assert gpus is not None
-    speeds = (gpus[0].pcie_generation, gpus[0].pcie_generation_card, gpus[0].pcie_width)
-    assert (*speeds, gpus[0].pcie_width_max) == (None, None, None, None)
+    bus.add("pci0000:00/0000:00:02.0", **PORT, **slot)
+    bus.add("pci0000:00/0000:00:02.0/0000:01:00.0", "nvidia", **RTX_4090, **card)
+    (gpu,) = bus.gpus()
+    generations = (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_generation_card)
+    assert (*generations, gpu.pcie_width, gpu.pcie_width_max) == speeds
 
 
 def test_what_is_no_gpu(tmp_path: Path) -> None:

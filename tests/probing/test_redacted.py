@@ -29,7 +29,6 @@ def text(machine: Machine) -> str:
 def with_error(message: str) -> str:
     machine = changed(workstation(), interpreter__torch__import_error=message)
     torch = redacted(machine, WORDS).torch
-    assert torch is not None
     return torch.import_error or ""
 
 
@@ -49,10 +48,8 @@ def test_names_paths_and_hosts_are_left_out() -> None:
     found = redacted(machine, WORDS)
     for word in ("jane", "secret", "gpu-box-7", "acme", "trainer"):
         assert word not in text(found)
-    assert found.environment is not None
     assert found.environment["LD_LIBRARY_PATH"].endswith(":/usr/local/cuda/lib64")
     assert found.environment["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert found.interpreter is not None
     assert (found.interpreter.executable or "").endswith("/python")
 
 
@@ -60,7 +57,6 @@ def test_equal_stays_equal_and_different_stays_different() -> None:
     first, second = f"{HOME}/a/site-packages", f"{HOME}/b/site-packages"
     packages = tuple(Package("torch", "2.9.1", place) for place in (first, second, first))
     found = redacted(changed(workstation(), interpreter__packages=packages), WORDS)
-    assert found.interpreter is not None
     places = [package.location for package in found.interpreter.packages or ()]
     assert places[0] == places[2] != places[1]
 
@@ -116,7 +112,6 @@ def test_what_was_tried_has_the_same_stand_ins() -> None:
     machine = changed(workstation(), interpreter__executable="/srv/acme/venv/bin/python")
     tests = (SelfTest("import torch", False, message="/srv/acme/venv/bin/python: no torch"),)
     shown, tried = with_tests(machine, tests)
-    assert shown.interpreter is not None
     assert tried[0].message == f"{shown.interpreter.executable}: no torch"
     assert "acme" not in text(shown)
 
@@ -132,5 +127,4 @@ def test_a_name_is_nowhere(name: str, around: str) -> None:
     message = f"{around} {name} {around}"
     machine = changed(workstation(), interpreter__torch__import_error=message)
     hidden = redacted(machine, [name]).torch
-    assert hidden is not None
     assert name not in (hidden.import_error or "").replace("redacted", "").split()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from flatout.nouns.profile import DeviceSample
 from flatout.probing.sampling import Sampler
 from probing.nvml.fake import GIB, Nvml
+from running.waiting import until
 
 
 def busy(pid: int, bus: int = 1, **more: Any) -> dict[str, Any]:
@@ -35,9 +35,7 @@ def busy(pid: int, bus: int = 1, **more: Any) -> dict[str, Any]:
 def sampled(library: Any, pids: list[int], environ: dict[str, str]) -> tuple[DeviceSample, ...]:
     with Sampler(library, every_s=0.01) as sampler:
         sampler.on.set()
-        deadline = time.monotonic() + 120
-        while len(sampler._snapshots) < 2 and time.monotonic() < deadline and library.gpus:
-            time.sleep(0.01)
+        until(lambda: len(sampler._snapshots) >= 2)
         sampler.on.clear()
     return sampler.samples(pids, environ)
 

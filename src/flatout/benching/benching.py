@@ -17,7 +17,7 @@ import psutil
 from flatout.benching import ceilings
 from flatout.benching.ceiling_run import CeilingOrders, Listener
 from flatout.nouns import throttles
-from flatout.nouns.ceiling import Benched, Ceiling
+from flatout.nouns.ceiling import Benched
 from flatout.nouns.errors import UserError
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -42,7 +42,18 @@ def bench(
     with GpuWatch(machine.look(python)) as watch:
         measured = ceilings.run(python, orders, listener)
     if not measured.interrupted:
-        _check_asked(measured.ceilings, orders)
+        devices = {ceiling.device for ceiling in measured.ceilings}
+        for device in orders.devices:
+            if device not in devices:
+                raise UserError(f"there is nothing to measure on {device!r}", "flatout doctor", 2)
+        ids = {ceiling.id for ceiling in measured.ceilings}
+        for name in orders.wanted:
+            if name not in ids:
+                raise UserError(
+                    f"there is no ceiling {name!r} on this machine",
+                    "list them with: flatout bench --quick --json",
+                    2,
+                )
     benched = Benched(
         machine=measured.machine,
         torch=measured.torch,
@@ -65,22 +76,6 @@ def cores_busy(interval_s: float = BUSY_S) -> float | None:
         return float(psutil.cpu_percent(interval_s)) / 100
     except (psutil.Error, OSError, RuntimeError):
         return None
-
-
-def _check_asked(measured: Sequence[Ceiling], orders: CeilingOrders) -> None:
-    """Raise UserError for a device or ceiling on the command line that does not exist."""
-    devices = {ceiling.device for ceiling in measured}
-    for device in orders.devices:
-        if device not in devices:
-            raise UserError(f"there is nothing to measure on {device!r}", "flatout doctor", 2)
-    ids = {ceiling.id for ceiling in measured}
-    for name in orders.wanted:
-        if name not in ids:
-            raise UserError(
-                f"there is no ceiling {name!r} on this machine",
-                "list them with: flatout bench --quick --json",
-                2,
-            )
 
 
 def ask() -> tuple[Gpu, ...]:

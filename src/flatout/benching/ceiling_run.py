@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -103,14 +103,17 @@ class _Process:
 
     def listen(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Read to its end; a kernel that was running then gets a row with the reason."""
-        deadline = time.monotonic() + START_S
+        deadline, seconds = time.monotonic() + START_S, 0.0
         with Conversation(command, env) as talk:
             while (answer := talk.answer(deadline)) is not None:
                 self._take(answer)
                 if self.done or self.error:
                     return
+                if "begin" in answer:
+                    seconds = float(answer.get("seconds") or 0.0)
                 if answer:
-                    deadline = time.monotonic() + self._limit_s(answer)
+                    limit_s = START_S if self.current is None else seconds + LATE_S[self._quick]
+                    deadline = time.monotonic() + limit_s
             self.late = talk.running
             self.ending = "did not end" if self.late else talk.how_it_ended()
         if self.current is not None:
@@ -118,13 +121,6 @@ class _Process:
             self._end(self.ending)
         elif self._measurements.torch is None:
             self.error = (f"torch could not be imported: {self.ending}", False)
-
-    def _limit_s(self, answer: dict[str, Any]) -> float:
-        if "begin" in answer:
-            self._seconds = float(answer.get("seconds") or 0.0)
-        return START_S if self.current is None else self._seconds + LATE_S[self._quick]
-
-    _seconds = 0.0
 
     def _take(self, answer: dict[str, Any]) -> None:
         measurements = self._measurements
@@ -146,7 +142,10 @@ class _Process:
                 Ceiling(str(answer["lost"]), str(answer["lost"]), "", None, "", note=answer["note"])
             )
         elif "begin" in answer:
-            self.current = _begun(answer["begin"])
+            fields = answer["begin"]
+            names = ("id", "title", "device", "unit", "note")
+            kernel_id, title, device, unit, note = (str(fields.get(name) or "") for name in names)
+            self.current = Ceiling(kernel_id, title, device, None, unit, note=note)
             self._listener.begun(self.current)
         elif "point" in answer and self.current is not None:
             size, value = answer["point"]
@@ -187,13 +186,11 @@ def run(
                 pass
         except KeyboardInterrupt:
             measurements.interrupted = True
-    measurements.ceilings.sort(key=_place_in(measurements.order))
+    places = {key: place for place, key in enumerate(measurements.order)}
+    measurements.ceilings.sort(
+        key=lambda ceiling: places.get((ceiling.id, ceiling.device), len(places))
+    )
     return measurements
-
-
-def _place_in(order: Sequence[tuple[str, str]]) -> Callable[[Ceiling], int]:
-    places = {key: place for place, key in enumerate(order)}
-    return lambda ceiling: places.get((ceiling.id, ceiling.device), len(places))
 
 
 def _run_process(
@@ -213,11 +210,18 @@ def _run_process(
     ]
     try:
         process.listen(command, env)
-    except OSError as error:
-        raise UserError(f"{python} cannot be started: {error.strerror or error}") from error
+    except OSError as reason:
+        raise UserError(f"{python} cannot be started: {reason.strerror or reason}") from reason
     if process.error is not None:
-        _refuse(python, *process.error)
-    remaining = [ceiling for ceiling in process.planned if ceiling not in _keys(measurements)]
+        error, torch_missing = process.error
+        if torch_missing:
+            raise UserError(
+                f"torch is not installed in {python}",
+                "flatout env install, or name the Python that has it: --python",
+            )
+        raise UserError(f"{python}: torch cannot be used: {error}", "flatout doctor")
+    measured = {(ceiling.id, ceiling.device) for ceiling in measurements.ceilings}
+    remaining = [ceiling for ceiling in process.planned if ceiling not in measured]
     if process.done or not remaining:
         return True
     if len(measurements.ceilings) == len(finished):  # another process would not get further
@@ -255,28 +259,9 @@ def _argument(
     )
 
 
-def _refuse(python: str, error: str, torch_missing: bool) -> None:
-    if torch_missing:
-        raise UserError(
-            f"torch is not installed in {python}",
-            "flatout env install, or name the Python that has it: --python",
-        )
-    raise UserError(f"{python}: torch cannot be used: {error}", "flatout doctor")
-
-
-def _keys(measurements: Measurements) -> set[tuple[str, str]]:
-    return {(ceiling.id, ceiling.device) for ceiling in measurements.ceilings}
-
-
 def with_point(ceiling: Ceiling, point: Point) -> Ceiling:
     """The ceiling with one more size; its value is the best size's."""
     best = min if ceiling.unit in SHORTER_IS_BETTER else max
     curve = (*ceiling.curve, point)
     top = best(curve, key=lambda entry: entry.value)
     return replace(ceiling, curve=curve, value=top.value, best=top.size)
-
-
-def _begun(fields: dict[str, Any]) -> Ceiling:
-    names = ("id", "title", "device", "unit", "note")
-    kernel_id, title, device, unit, note = (str(fields.get(name) or "") for name in names)
-    return Ceiling(kernel_id, title, device, None, unit, note=note)

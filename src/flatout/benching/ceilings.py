@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.benching import ceiling_run, ceiling_store
-from flatout.benching.ceiling_run import CeilingOrders, Listener, Measurements
+from flatout.benching.ceiling_run import CeilingOrders, Listener
 from flatout.knowledge import gpus, pcie
 from flatout.knowledge.gpus import GpuModel
 from flatout.nouns.ceiling import Ceiling, Device
@@ -125,22 +125,17 @@ def run(
     """Like `measure`, but an interruption is reported, not raised."""
     measurements = ceiling_run.run(python, orders, listener, environ)
     machine = identity(measurements.torch, measurements.python)
-    ceilings = _complete(measurements)
-    ceiling_store.keep(machine, ceilings)
-    cards = tuple(device for device in measurements.devices if device.device != "cpu")
-    return CeilingRun(machine, measurements.torch or "", ceilings, cards, measurements.interrupted)
-
-
-def _complete(measurements: Measurements) -> tuple[Ceiling, ...]:
-    """The ceilings completed with the data sheets' figures."""
     by_name = {device.device: device for device in measurements.devices}
-    return tuple(
+    ceilings = tuple(
         dataclasses.replace(
             ceiling,
             datasheet=sheet_figure(ceiling.id, by_name.get(ceiling.device), measurements.devices),
         )
         for ceiling in measurements.ceilings
     )
+    ceiling_store.keep(machine, ceilings)
+    cards = tuple(device for device in measurements.devices if device.device != "cpu")
+    return CeilingRun(machine, measurements.torch or "", ceilings, cards, measurements.interrupted)
 
 
 def sheet_figure(ceiling_id: str, device: Device | None, devices: Sequence[Device]) -> float | None:
@@ -152,7 +147,12 @@ def sheet_figure(ceiling_id: str, device: Device | None, devices: Sequence[Devic
     if model is None:
         return None
     if (match := BY_DTYPE.fullmatch(ceiling_id)) is not None:
-        return _peak(model, match[1], ceiling_id.startswith("conv"))
+        dtype, peaks = match[1], model.peaks_tflop_per_s
+        if dtype == "fp64":
+            return peaks.get("fp64_tensor", peaks.get("fp64"))
+        if dtype == "fp32" and ceiling_id.startswith("conv"):
+            return peaks.get("tf32", peaks.get("fp32"))  # cuDNN uses TF32 if the GPU has it
+        return peaks.get(dtype)
     if ceiling_id in ("copy-device", "triad-device"):
         return model.bandwidth_gb_per_s
     if ceiling_id.startswith("copy-") and ceiling_id.endswith("-pinned"):
@@ -168,12 +168,3 @@ def pcie_gb_per_s(model: GpuModel) -> float | None:
     if "nvlink_c2c" in model.features:
         return None
     return pcie.gb_per_s(model.pcie_generation, model.pcie_width)
-
-
-def _peak(model: GpuModel, dtype: str, convolution: bool) -> float | None:
-    peaks = model.peaks_tflop_per_s
-    if dtype == "fp64":
-        return peaks.get("fp64_tensor", peaks.get("fp64"))
-    if dtype == "fp32" and convolution:  # cuDNN uses TF32 for float32 if the GPU has it
-        return peaks.get("tf32", peaks.get("fp32"))
-    return peaks.get(dtype)

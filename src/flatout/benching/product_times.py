@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from flatout.nouns.product import ProductCalls
 from flatout.probing import conversation
@@ -32,45 +33,36 @@ def measured(
     """
     total_ms = sum(product.ms for product in products)
     chosen = [number for number, p in enumerate(products) if p.ms >= LEAST_SHARE * total_ms > 0]
-    calls = [_order(products[number], total_ms) for number in chosen]
+    calls = [
+        {
+            "name": product.name,
+            "shapes": product.shapes,
+            "dtypes": product.dtypes,
+            "values": product.values,
+            "backward": product.backward,
+            "share": product.ms / total_ms,
+        }
+        for product in (products[number] for number in chosen)
+    ]
     if not calls:
         return tuple(products)
     orders = {"calls": calls, "threads": max(1, threads), "budget_s": BUDGET_S}
     command = [python, str(conversation.program("products")), json.dumps(orders)]
     variables = conversation.environment(os.environ if environ is None else environ)
+    answers: dict[int, dict[str, float]] = {}
+    deadline = time.monotonic() + LIMIT_S
+    with suppress(OSError), Conversation(command, variables) as talk:
+        while (answer := talk.answer(deadline)) is not None:
+            seconds = answer.get("seconds")
+            if isinstance(seconds, dict) and all(
+                isinstance(value, float) and value > 0 for value in seconds.values()
+            ):
+                answers[int(answer["number"])] = seconds
+            if answer.get("done"):
+                break
     complete = list(products)
-    for number, seconds in _answers(command, variables).items():
+    for number, seconds in answers.items():
         if number < len(chosen):
             product = products[chosen[number]]
             complete[chosen[number]] = dataclasses.replace(product, seconds=seconds)
     return tuple(complete)
-
-
-def _order(product: ProductCalls, total_ms: float) -> dict[str, object]:
-    return {
-        "name": product.name,
-        "shapes": product.shapes,
-        "dtypes": product.dtypes,
-        "values": product.values,
-        "backward": product.backward,
-        "share": product.ms / total_ms,
-    }
-
-
-def _answers(command: Sequence[str], variables: Mapping[str, str]) -> dict[int, dict[str, float]]:
-    """Seconds by variant, for each call that could be repeated."""
-    answers: dict[int, dict[str, float]] = {}
-    deadline = time.monotonic() + LIMIT_S
-    try:
-        with Conversation(command, variables) as talk:
-            while (answer := talk.answer(deadline)) is not None:
-                seconds = answer.get("seconds")
-                if isinstance(seconds, dict) and all(
-                    isinstance(value, float) and value > 0 for value in seconds.values()
-                ):
-                    answers[int(answer["number"])] = seconds
-                if answer.get("done"):
-                    break
-    except OSError:  # the interpreter is gone: keep the constants
-        return answers
-    return answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from flatout.nouns.anatomy import Kind, Part
+from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profile
 
 TENSOR_CORES = ("matmul-bf16", "matmul-fp16", "matmul-tf32")
@@ -24,9 +24,24 @@ def reached(profile: Profile) -> Profile:
     flops = anatomy.flops if anatomy.flops is not None else watched.flops if watched else None
     ours = CPU if anatomy.device == "cpu" else (*TENSOR_CORES, *PLAIN)
     ceiling = _highest(profile, ours)
+    parts = []
+    for part in anatomy.parts:
+        binding: tuple[str, ...]
+        if anatomy.device == "cpu":
+            binding = CPU if part.kind is Kind.MATMUL else ()
+        else:
+            binding = {Kind.TENSOR_CORES: TENSOR_CORES, Kind.MATMUL: PLAIN}.get(part.kind, ())
+        memory = MEMORY_CPU if anatomy.device == "cpu" else MEMORY
+        shares = (
+            _share(part.flops, part.ms, _highest(profile, binding), TERA),
+            _share(part.bytes, part.ms, _highest(profile, memory), GIGA),
+        )
+        # Only data in a cache exceeds the ceiling; memory then does not limit it.
+        share = max((ratio for ratio in shares if ratio is not None and ratio <= 1), default=None)
+        parts.append(part if share is None else dataclasses.replace(part, ceiling=share))
     filled = dataclasses.replace(
         anatomy,
-        parts=tuple(_part(profile, part) for part in anatomy.parts),
+        parts=tuple(parts),
         flops=flops,
         mfu=_share(flops, anatomy.step_ms, ceiling, TERA),
         cores=profile.job.cores if profile.job is not None else anatomy.cores,
@@ -35,22 +50,6 @@ def reached(profile: Profile) -> Profile:
         else anatomy.cores_busy,
     )
     return dataclasses.replace(profile, anatomy=filled)
-
-
-def _part(profile: Profile, part: Part) -> Part:
-    binding: tuple[str, ...]
-    if profile.anatomy.device == "cpu":
-        binding = CPU if part.kind is Kind.MATMUL else ()
-    else:
-        binding = {Kind.TENSOR_CORES: TENSOR_CORES, Kind.MATMUL: PLAIN}.get(part.kind, ())
-    memory = MEMORY_CPU if profile.anatomy.device == "cpu" else MEMORY
-    shares = (
-        _share(part.flops, part.ms, _highest(profile, binding), TERA),
-        _share(part.bytes, part.ms, _highest(profile, memory), GIGA),
-    )
-    # Only data in a cache exceeds the ceiling; memory then does not limit it.
-    share = max((ratio for ratio in shares if ratio is not None and ratio <= 1), default=None)
-    return part if share is None else dataclasses.replace(part, ceiling=share)
 
 
 def _highest(profile: Profile, ids: tuple[str, ...]) -> float | None:

@@ -114,28 +114,31 @@ def states(text: str) -> list[RankState]:
             continue  # another group of the same rank
         if group:
             groups[rank] = group
-        state = _added(ranks.get(rank, RankState(rank)), work, progress)
+        state = ranks.get(rank, RankState(rank))
+        # The first message of each kind counts: later ones repeat it.
+        if work is not None and not state.operation:
+            elements = int(work["elements"]) if work["elements"] else None
+            number = int(work["number"])
+            state = replace(state, operation=work["operation"], number=number, elements=elements)
+        if progress is not None and state.enqueued is None:
+            enqueued, completed = int(progress["enqueued"]), int(progress["completed"])
+            state = replace(state, enqueued=enqueued, completed=completed)
         if timed_out is not None and state.number is None:
             state = replace(state, number=int(timed_out[1]))
         ranks[rank] = replace(state, group=groups.get(rank, ""))
-    return _named([ranks[rank] for rank in sorted(ranks)])
-
-
-def _named(found: list[RankState]) -> list[RankState]:
-    """The states; a rank known only by a number gets the operation others name at that place."""
+    # A rank known only by a number gets the operation that others name at that place.
+    found = [ranks[rank] for rank in sorted(ranks)]
     places: dict[tuple[str, int | None], set[tuple[str, int | None]]] = {}
     for state in found:
         if state.operation:
             place = places.setdefault((state.group, state.number), set())
             place.add((state.operation, state.elements))
-    named = []
-    for state in found:
+    for index, state in enumerate(found):
         names = places.get((state.group, state.number), set())
         if not state.operation and len(names) == 1:
             operation, elements = next(iter(names))
-            state = replace(state, operation=operation, elements=elements)
-        named.append(state)
-    return named
+            found[index] = replace(state, operation=operation, elements=elements)
+    return found
 
 
 def observations(text: str) -> tuple[Wording, ...]:
@@ -162,20 +165,6 @@ def observations(text: str) -> tuple[Wording, ...]:
     if all(state.completed is not None and state.completed <= 0 for state in found):
         said.append(NEVER)
     return tuple(said)
-
-
-def _added(
-    state: RankState, work: re.Match[str] | None, progress: re.Match[str] | None
-) -> RankState:
-    """The state from the first message of each kind: later ones repeat it."""
-    if work is not None and not state.operation:
-        elements = int(work["elements"]) if work["elements"] else None
-        number = int(work["number"])
-        state = replace(state, operation=work["operation"], number=number, elements=elements)
-    if progress is not None and state.enqueued is None:
-        enqueued, completed = int(progress["enqueued"]), int(progress["completed"])
-        state = replace(state, enqueued=enqueued, completed=completed)
-    return state
 
 
 def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording]:

@@ -108,38 +108,11 @@ def _vendor(name: str) -> Callable[[Machine], bool | None]:
     return lambda machine: None if machine.gpus is None else bool(machine.gpus_of(name))
 
 
-def _gpu_in_use(machine: Machine) -> bool | None:
-    if machine.gpus is None:
-        return None
-    return any(gpu.processes for gpu in machine.gpus)
-
-
 def _torch_cpu_only(machine: Machine) -> bool | None:
     torch = machine.torch
     if torch is None or (torch.build is None and torch.cuda is None and torch.hip is None):
         return None
     return torch.cuda is None and torch.hip is None and torch.build in (None, "cpu")
-
-
-def _driver_missing(machine: Machine) -> bool | None:
-    if not machine.gpus_of("nvidia"):
-        return None
-    return all(gpu.driver_sees is False for gpu in machine.gpus_of("nvidia"))
-
-
-def _library_path_set(machine: Machine) -> bool | None:
-    return None if machine.environment is None else "LD_LIBRARY_PATH" in machine.environment
-
-
-def _disk_nearly_full(machine: Machine) -> bool | None:
-    free = [disk.free_bytes for disk in machine.disks or () if disk.free_bytes is not None]
-    return min(free) < LITTLE_DISK if free else None
-
-
-def _slurm(machine: Machine) -> bool | None:
-    if machine.environment is None:
-        return None
-    return any(name.startswith("SLURM_") for name in machine.environment)
 
 
 MACHINE: dict[str, Callable[[Machine], bool | None]] = {
@@ -149,20 +122,38 @@ MACHINE: dict[str, Callable[[Machine], bool | None]] = {
     "wsl": lambda machine: machine.container.wsl is not None,
     "container": _container,
     "no-container": lambda machine: not _container(machine),
-    "slurm": _slurm,
+    "slurm": lambda machine: (
+        None
+        if machine.environment is None
+        else any(name.startswith("SLURM_") for name in machine.environment)
+    ),
     "nvidia-gpu": _vendor("nvidia"),
     "amd-gpu": _vendor("amd"),
     "no-gpu": lambda machine: None if machine.gpus is None else not machine.gpus,
     "several-gpus": lambda machine: None if machine.gpus is None else len(machine.gpus) > 1,
-    "gpu-in-use": _gpu_in_use,
-    "nvidia-driver-missing": _driver_missing,
+    "gpu-in-use": lambda machine: (
+        None if machine.gpus is None else any(gpu.processes for gpu in machine.gpus)
+    ),
+    "nvidia-driver-missing": lambda machine: (
+        all(gpu.driver_sees is False for gpu in machine.gpus_of("nvidia"))
+        if machine.gpus_of("nvidia")
+        else None
+    ),
     "torch-cpu-only": _torch_cpu_only,
     "torch-missing": lambda machine: machine.torch_missing if machine.interpreter else None,
     "shm-small": _below(SMALL_SHM, lambda machine: machine.memory.shm_bytes),
     "few-open-files": _below(FEW_FILES, lambda machine: machine.limits.open_files),
-    "disk-nearly-full": _disk_nearly_full,
+    "disk-nearly-full": _below(
+        LITTLE_DISK,
+        lambda machine: min(
+            (disk.free_bytes for disk in machine.disks or () if disk.free_bytes is not None),
+            default=None,
+        ),
+    ),
     "memory-limited": lambda machine: machine.memory.limit_bytes is not None,
-    "library-path-set": _library_path_set,
+    "library-path-set": lambda machine: (
+        None if machine.environment is None else "LD_LIBRARY_PATH" in machine.environment
+    ),
 }
 COMMON = {"linux", "windows", "macos", "nvidia-gpu", "amd-gpu", "several-gpus", "no-container"}
 """Conditions that make a step possible, but not likelier."""

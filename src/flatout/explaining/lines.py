@@ -120,13 +120,11 @@ def time_s(line: str) -> float | None:
     time is less than DAY_S.
     """
     start = line[:160]
-    for pattern in (_TIME, _TIME_OF_GLOG, _TIME_OF_SYSLOG, _TIME_OF_DAY):
-        if (match := pattern.search(start)) is not None:
-            return _seconds(match.groupdict())
-    return None
-
-
-def _seconds(fields: dict[str, str | None]) -> float | None:
+    patterns = (_TIME, _TIME_OF_GLOG, _TIME_OF_SYSLOG, _TIME_OF_DAY)
+    match = next((match for pattern in patterns if (match := pattern.search(start))), None)
+    if match is None:
+        return None
+    fields: dict[str, str | None] = match.groupdict()
     days = 0
     if fields.get("day"):
         name = fields.get("name")
@@ -137,9 +135,5 @@ def _seconds(fields: dict[str, str | None]) -> float | None:
             return None
         days = date.timetuple().tm_yday
     hours, minutes = int(fields["hour"] or 0), int(fields["minute"] or 0)
-    return (
-        days * DAY_S
-        + hours * 3600
-        + minutes * 60
-        + float((fields["second"] or "0").replace(",", "."))
-    )
+    seconds = float((fields["second"] or "0").replace(",", "."))
+    return days * DAY_S + hours * 3600 + minutes * 60 + seconds

@@ -90,25 +90,22 @@ class Scanner:
             if match is None or match.start() >= limit:
                 break
             message = window.message(match.start(), match.end())
-            self._look_into(window, message)
+            key = (message.rank, message.lines.translate(None, _DIGITS))
+            times, earlier = self._alike.get(key, (0, []))
+            if times >= ALIKE:
+                for hit in earlier:
+                    hit.count += 1
+            else:
+                numbers = self.book.message_patterns.search(message.text)
+                candidates = (self._hit(window, message, number) for number in numbers)
+                hits = list({id(hit): hit for hit in candidates if hit is not None}.values())
+                for hit in hits:
+                    hit.count += 1
+                if len(self._alike) < KEPT:
+                    both = {id(hit): hit for hit in (*earlier, *hits)}
+                    self._alike[key] = (times + 1, list(both.values()))
             window.done = max(message.end, match.end(), window.done + 1)
         window.done = max(window.done, limit)
-
-    def _look_into(self, window: _Window, message: _Message) -> None:
-        key = (message.rank, message.lines.translate(None, _DIGITS))
-        times, earlier = self._alike.get(key, (0, []))
-        if times >= ALIKE:
-            for hit in earlier:
-                hit.count += 1
-            return
-        numbers = self.book.message_patterns.search(message.text)
-        candidates = (self._hit(window, message, number) for number in numbers)
-        hits = list({id(hit): hit for hit in candidates if hit is not None}.values())
-        for hit in hits:
-            hit.count += 1
-        if len(self._alike) < KEPT:
-            both = {id(hit): hit for hit in (*earlier, *hits)}
-            self._alike[key] = (times + 1, list(both.values()))
 
     def _hit(self, window: _Window, message: _Message, number: int) -> Hit | None:
         """The hit of one pattern's signature, made if it is the first; not yet counted."""

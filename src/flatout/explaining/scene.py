@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ SHOWN = 4
 """Most tensors of one frame that are shown."""
 FRAMES = 2
 """Frames that are shown: the user's innermost, and the function of torch that failed."""
+INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
+"""The folder that a package is installed in."""
 GIB = 1 << 30
 MIB = 1 << 20
 VALUE_FAMILIES = ("tensors", "autograd", "precision", "loader")
@@ -135,7 +138,16 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
             count=scene.misfit.count,
             values=scene.misfit.values,
         )
-        yield from _place(scene.misfit, record)
+        history = record.history
+        if history is None or history.batch is None:
+            return
+        size, misfit = history.batch_size or 0, scene.misfit
+        place = misfit.position[0] if misfit.position and misfit.first_is_sample else size
+        if history.in_order and place < size:
+            sample = history.batch * size + place
+            yield OF_SAMPLE.filled(sample=sample, batch=history.batch)
+        else:
+            yield OF_BATCH.filled(batch=history.batch, steps=record.steps)
     else:
         yield from _of_sample(record)
         own = [frame for frame in scene.frames if frame.own][:1]
@@ -143,25 +155,14 @@ def _of_values(record: CrashRecord) -> Iterator[Wording]:
         for frame in (*inner, *own)[:FRAMES]:
             named = "; ".join(f"{tensor.name} {shown(tensor)}" for tensor in frame.tensors[:SHOWN])
             function = f"{frame.module}.{frame.function}" if frame.module else frame.function
-            yield TENSORS.filled(function=function, where=_short(frame.where), tensors=named)
+            yield TENSORS.filled(
+                function=function, where=INSTALLED.sub("", frame.where), tensors=named
+            )
 
 
 def _of_sample(record: CrashRecord) -> Iterator[Wording]:
     if record.scene is not None and record.scene.sample is not None:
         yield LOADING.filled(sample=record.scene.sample)
-
-
-def _place(misfit: wire.Misfit, record: CrashRecord) -> Iterator[Wording]:
-    history = record.history
-    if history is None or history.batch is None:
-        return
-    size = history.batch_size or 0
-    place = misfit.position[0] if misfit.position and misfit.first_is_sample else size
-    if history.in_order and place < size:
-        sample = history.batch * size + place
-        yield OF_SAMPLE.filled(sample=sample, batch=history.batch)
-    else:
-        yield OF_BATCH.filled(batch=history.batch, steps=record.steps)
 
 
 def shown(tensor: wire.TensorSeen) -> str:
@@ -202,15 +203,6 @@ def _of_memory(record: CrashRecord) -> Iterator[Wording]:
             to_step=last,
             rate=f"{rate:.3g}",
         )
-
-
-def _short(where: str) -> str:
-    """A package's file without its installation folder."""
-    for folder in ("site-packages/", "site-packages\\", "dist-packages/"):
-        before, _, after = where.rpartition(folder)
-        if before:
-            return after
-    return where
 
 
 def record_of(records: Iterable[tuple[int, wire.Record]]) -> CrashRecord | None:

@@ -57,10 +57,15 @@ def plans(settings: ExportSettings) -> list[BuildPlan]:
     for word in settings.allow:
         if word not in ALL_WORDS:
             raise UserError(f"--allow {word!r} is not known", f"--allow {QUANTISED}")
-    found = [
-        BuildPlan(backend, variant) for backend in backends.every() for variant in backend.variants
-    ]
-    return sorted((plan for plan in found if _wanted(plan, settings)), key=lambda plan: plan.order)
+    found = []
+    for backend in backends.every():
+        for variant in backend.variants:
+            plan = BuildPlan(backend, variant)
+            names = {plan.id, backend.id}
+            is_wanted = not settings.only or names & set(settings.only)
+            if plan.id == EAGER or (is_wanted and not names & set(settings.skip)):
+                found.append(plan)
+    return sorted(found, key=lambda plan: plan.order)
 
 
 def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object]) -> str:
@@ -72,12 +77,3 @@ def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object])
     if plan.precision is BuildPrecision.QUANTISED and QUANTISED not in settings.allow:
         return "quantisation changes results: allow it with --allow int8"
     return ""
-
-
-def _wanted(plan: BuildPlan, settings: ExportSettings) -> bool:
-    if plan.id == EAGER:
-        return True
-    names = {plan.id, plan.backend.id}
-    if names & set(settings.skip):
-        return False
-    return not settings.only or bool(names & set(settings.only))

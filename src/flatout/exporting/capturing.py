@@ -21,7 +21,6 @@ from flatout.running.one.records import Processes
 from flatout.running.one.trial_process import (
     GIVE_INPUT,
     LOG,
-    TrialProcess,
     start_trial,
     wants_input,
 )
@@ -63,32 +62,25 @@ def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
 
 
 def _found(processes: Processes) -> Capture:
-    """The last capture of all processes, else the reason why there is none."""
+    """The last capture of all processes. Raises UserError with the reason why there is none."""
     seen = [process.export for process in processes.all if process.export is not None]
     if seen:
         last = seen[-1]
         folder = Path(last.folder)
         return Capture(folder, last.model, last.source, last.samples, last.seconds, last.notes)
-    raise _refusal(processes)
-
-
-def _refusal(processes: Processes) -> UserError:
     if not processes.all:
-        return UserError(NO_AGENT, USE_PYTHON)
+        raise UserError(NO_AGENT, USE_PYTHON)
     if not processes.torch_seen:
         message = "the script never imported torch: there is no model to export"
-        return UserError(message, "name the script that trains the model", 1)
+        raise UserError(message, "name the script that trains the model", 1)
     refused = [p.export_refused for p in processes.all if p.export_refused is not None]
     if not refused:
         message = "the script ended before its model could be taken (killed, or os._exit)"
-        return UserError(message, "let it end by itself, or by sys.exit(0)", 1)
-    best = max(refused, key=lambda record: (bool(record.where), not _no_model(record)))
-    return UserError(f"the model cannot be exported: {best.reason}", best.cure or None, 1)
-
-
-def _no_model(record: wire.ExportRefused) -> bool:
-    """Whether it is a launcher, or another process without a model."""
-    return record.reason.startswith("the script called no model")
+        raise UserError(message, "let it end by itself, or by sys.exit(0)", 1)
+    # A launcher, or another process without a model, says least.
+    lacking = "the script called no model"
+    best = max(refused, key=lambda one: (bool(one.where), not one.reason.startswith(lacking)))
+    raise UserError(f"the model cannot be exported: {best.reason}", best.cure or None, 1)
 
 
 # With a checkpoint --------------------------------------------------------------------------------
@@ -112,7 +104,12 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
     all_orders = wire.Orders(str(run_folder / "records"), trial=trial, export=export)
     processes = Processes()
     with start_trial(bench.command, all_orders, run_folder, bench.compile_cache) as program:
-        late = _follow(program, processes, time.monotonic() + request.limit_s)
+        deadline, late = time.monotonic() + request.limit_s, False
+        while program.alive and not any(process.export is not None for process in processes.all):
+            _add(processes, program.records())
+            if late := time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
         program.wait(0 if late else OWN_EXIT_S)
         _add(processes, program.records())
         returncode = program.returncode
@@ -129,16 +126,6 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
             step = GIVE_INPUT if wants_input(run_folder / LOG) else TRIES
             raise UserError(f"the script ended with exit code {returncode}{tail}", step, 1)
     return _found(processes)
-
-
-def _follow(program: TrialProcess, processes: Processes, deadline: float) -> bool:
-    """Read records until there is an answer or the program ends; True if the deadline passed."""
-    while program.alive and not any(process.export is not None for process in processes.all):
-        _add(processes, program.records())
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(POLL_S)
-    return False
 
 
 def _add(processes: Processes, records: Iterable[tuple[int, wire.Record]]) -> None:

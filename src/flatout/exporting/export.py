@@ -33,6 +33,15 @@ PREPARE_LIMIT_S = 600.0
 LOAD_LIMIT_S = 300.0
 VERIFY_LIMIT_S = 300.0
 QUICK_S = 60.0
+ORDER = (
+    BuildState.CHOSEN,
+    BuildState.VERIFIED,
+    BuildState.REFUSED,
+    BuildState.FAILED,
+    BuildState.ABSENT,
+    BuildState.SKIPPED,
+)
+"""The order of the rows: those that came furthest first, equals by cost."""
 Tell = Callable[[str], None]
 
 
@@ -152,14 +161,23 @@ class Export:
 
     def attempt(self, plan: BuildPlan, processes: ExitStack) -> None:
         """Build, load and verify one candidate; any outcome is a row."""
-        self.rows[plan.id] = row = self._before(plan)
-        if row.state is not BuildState.FAILED:
+        reason = candidates.why_not(plan, self.settings, self.facts)
+        if reason:
+            self.rows[plan.id] = plan.row(BuildState.SKIPPED, reason)
             return
+        packages = [package.pip for package in plan.backend.packages(plan.variant)]
+        missing = [name for name in packages if self.versions.get(name) is None]
+        if missing:
+            line = f"{self.settings.python} -m pip install {' '.join(missing)}"
+            why = f"{' and '.join(missing)} not installed"
+            self.rows[plan.id] = plan.row(BuildState.ABSENT, why, line)
+            return
+        self.rows[plan.id] = row = plan.row(BuildState.FAILED)  # until it succeeds
         self.tell(plan.variant.title)
         try:
             self._build(plan, row, processes)
-        except Broken as reason:
-            self.rows[plan.id] = replace(self.rows[plan.id], reason=str(reason))
+        except Broken as broken:
+            self.rows[plan.id] = replace(self.rows[plan.id], reason=str(broken))
 
     def check_eager(self) -> None:
         """Raises UserError if eager, the first build and reference for all others, fails."""
@@ -170,21 +188,6 @@ class Export:
                 "capture it again: flatout export train.py",
                 1,
             )
-
-    def _before(self, plan: BuildPlan) -> ExportCandidate:
-        """Its row if it is not even tried; else the row of a failure, until it succeeds."""
-        missing = [
-            package.pip
-            for package in plan.backend.packages(plan.variant)
-            if self.versions.get(package.pip) is None
-        ]
-        reason = candidates.why_not(plan, self.settings, self.facts)
-        if reason:
-            return plan.row(BuildState.SKIPPED, reason)
-        if missing:
-            line = f"{self.settings.python} -m pip install {' '.join(missing)}"
-            return plan.row(BuildState.ABSENT, f"{' and '.join(missing)} not installed", line)
-        return plan.row(BuildState.FAILED)
 
     def _build(self, plan: BuildPlan, row: ExportCandidate, processes: ExitStack) -> None:
         folder = self.folder / "candidates" / plan.id
@@ -293,7 +296,10 @@ class Export:
                 state = BuildState.CHOSEN if item is kept else BuildState.VERIFIED
                 self.rows[item.id] = replace(self.rows[item.id], state=state, reason=reason)
         costs = {item.id: item.cost for item in contenders}
-        rows = sorted(self.rows.values(), key=lambda row: _place(row, costs))
+        rows = sorted(
+            self.rows.values(),
+            key=lambda row: (ORDER.index(row.state), costs.get(row.id, 0.0), row.id),
+        )
         result = self._result(tuple(rows), chosen[0] if chosen else None, wall_s)
         if result.chosen is not None:
             built = next(a.folder for a in self.verified if a.plan.id == result.chosen)
@@ -354,16 +360,3 @@ class Export:
 
 def _best_batch(build: TimedBuild) -> int:
     return max(build.points, key=lambda point: point.samples_per_s).batch
-
-
-def _place(row: ExportCandidate, costs: dict[str, float]) -> tuple[int, float, str]:
-    """The chosen one first, then by state: those that came furthest first, equals by cost."""
-    order = (
-        BuildState.CHOSEN,
-        BuildState.VERIFIED,
-        BuildState.REFUSED,
-        BuildState.FAILED,
-        BuildState.ABSENT,
-        BuildState.SKIPPED,
-    )
-    return order.index(row.state), costs.get(row.id, 0.0), row.id

@@ -163,19 +163,18 @@ def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[st
                 if not build.broken:
                     found = build.turn(batch, seconds / 8 / POINT_TURNS, 0).ms
                     times[build.id] += [statistics.median(found)] if found else []
-        active = [build for build in active if _grows(build, batch, times[build.id])]
+        growing = []
+        for build in active:
+            # A batch that is too large does not affect the measurements of smaller ones.
+            if build.broken or not times[build.id]:
+                continue
+            best = max(point.samples_per_s for point in build.points)
+            point = _point(batch, statistics.median(times[build.id]))
+            build.points.append(point)
+            if point.samples_per_s >= LEAST_GAIN * best and point.ms < SLOW_S * 1e3:
+                growing.append(build)
+        active = growing
         batch *= 2
-
-
-def _grows(build: TimedBuild, batch: int, times: list[float]) -> bool:
-    """Account for a batch size. Returns whether a larger one is worth trying."""
-    if build.broken or not times:
-        # The measurement holds: a batch that is too large does not affect smaller ones.
-        return False
-    best = max(point.samples_per_s for point in build.points)
-    point = _point(batch, statistics.median(times))
-    build.points.append(point)
-    return point.samples_per_s >= LEAST_GAIN * best and point.ms < SLOW_S * 1e3
 
 
 def _point(batch: int, ms: float) -> BatchPoint:

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,14 +137,11 @@ def _used(pid: int) -> int:
         tree = [process, *process.children(recursive=True)]
     except psutil.Error:
         return 0
-    return sum(map(_resident, tree))
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
+    used = 0
+    for member in tree:
+        with suppress(psutil.Error):
+            used += int(member.memory_info().rss)
+    return used
 
 
 def plain_reason(answer: Mapping[str, Any]) -> str:

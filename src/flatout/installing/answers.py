@@ -39,20 +39,22 @@ class Installation:
 
 
 def answer(what: str, target: Target, mirror: str | None = None) -> Installation:
-    """The answer for install or docker. Raises UserError if nothing fits."""
+    """The answer for install or docker: everything in one paste, down to the restart.
+
+    Raises UserError if nothing fits.
+    """
     if mirror is not None and not re.match(r"(https?|file)://\S+$|/\S+$", mirror):
         example = "for example --mirror https://mirror.example.org/whl"
         raise UserError(f"--mirror {mirror!r} is not an address", example)
     if what == "docker":
         text, choice = docker.file(target, mirror)
         return Installation(target, choice, "Dockerfile", text)
-    return _lines(target, mirror)
-
-
-def _lines(target: Target, mirror: str | None) -> Installation:
-    """Everything in one paste: driver, PyTorch, variables, the check, the restart."""
     choice = pytorch.choose(target)
-    commands = (*_variables(target, choice), *pytorch.commands(target, mirror))
+    commands = pytorch.commands(target, mirror)
+    if choice.vendor == "amd" and target.gfx in RDNA2:
+        why = f"with this variable {target.gfx} runs the kernels of gfx1030, which the wheel has"
+        value = system_packages.variable(target, "HSA_OVERRIDE_GFX_VERSION", "10.3.0")
+        commands = (shell.why(why), *value, *commands)
     if choice.driver_needed is not None:
         before = driver.commands(target, choice.driver_needed)
         restart = (at for at, line in enumerate(before) if shell.is_restart(line))
@@ -61,12 +63,3 @@ def _lines(target: Target, mirror: str | None) -> Installation:
     reasons = (shell.why(reason) for reason in choice.why)
     name = "install.ps1" if shell.is_powershell(target) else "install.sh"
     return Installation(target, choice, name, "\n".join((*reasons, *commands)) + "\n", commands)
-
-
-def _variables(target: Target, choice: Choice) -> tuple[str, ...]:
-    """Variables without which this build does not run on this GPU."""
-    if choice.vendor != "amd" or target.gfx not in RDNA2:
-        return ()
-    why = f"with this variable {target.gfx} runs the kernels of gfx1030, which the wheel has"
-    value = system_packages.variable(target, "HSA_OVERRIDE_GFX_VERSION", "10.3.0")
-    return (shell.why(why), *value)

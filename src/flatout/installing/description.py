@@ -57,7 +57,19 @@ VERSION = re.compile(r"\d+(\.\d+)*")
 def read(text: str) -> Target:
     """The Target that `text` describes. Raises UserError that names what is wrong."""
     target = Target()
-    pairs = [_pair(part) for part in text.split(",") if part.strip()]
+    pairs = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        key, separator, value = (word.strip() for word in part.partition("="))
+        if key not in _READERS:
+            matches = difflib.get_close_matches(key, _READERS, n=1)
+            suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
+            message = f"{key!r} is not a key of a description{suggestion}"
+            raise UserError(message, f"keys: {', '.join(_READERS)}")
+        if not separator or not value:
+            raise UserError(f"{key!r} has no value", f"write it as in {EXAMPLE}")
+        pairs.append((key, value))
     words = dict(pairs)
     if not words:
         raise UserError("the description is empty", f"say what it is: {EXAMPLE}")
@@ -69,24 +81,7 @@ def read(text: str) -> Target:
     for key, reader in _READERS.items():  # arch and os may override what the GPU implies
         if key in words:
             target = dataclasses.replace(target, **reader(words[key]))
-    return _completed(target)
-
-
-def _pair(part: str) -> tuple[str, str]:
-    key, separator, value = (part_text.strip() for part_text in part.partition("="))
-    if key not in _READERS:
-        matches = difflib.get_close_matches(key, _READERS, n=1)
-        suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
-        raise UserError(
-            f"{key!r} is not a key of a description{suggestion}", f"keys: {', '.join(_READERS)}"
-        )
-    if not separator or not value:
-        raise UserError(f"{key!r} has no value", f"write it as in {EXAMPLE}")
-    return key, value
-
-
-def _completed(target: Target) -> Target:
-    """Fill in what the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one."""
+    # What the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one.
     if target.system == "Darwin" and target.vendor is None and target.architecture == "arm64":
         target = dataclasses.replace(target, vendor="apple", gpu="Apple GPU")
     if target.vendor is not None and target.gpus == 0:
@@ -186,10 +181,6 @@ def _manager(value: str) -> dict[str, Any]:
     return {"manager": value.lower()}
 
 
-def _libc(value: str) -> dict[str, Any]:
-    return {"libc": f"glibc {value}" if VERSION.fullmatch(value) else value}
-
-
 _READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "gpu": _gpu,
     "capability": _capability,
@@ -200,6 +191,6 @@ _READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "arch": _architecture,
     "python": _python,
     "manager": _manager,
-    "libc": _libc,
+    "libc": lambda value: {"libc": f"glibc {value}" if VERSION.fullmatch(value) else value},
 }
 """Key -> the fields that its value sets; read in this order."""

@@ -34,17 +34,8 @@ def file(target: Target, mirror: str | None = None) -> tuple[str, Choice]:
 
     Raises UserError if no build fits.
     """
-    container = _container(target)
-    python = container.python or pytorch.python_for(pytorch.choose(container))
-    container = replace(container, python=".".join(python.split(".")[:2]))
-    choice = pytorch.choose(container)
-    return _dockerfile(container, choice, mirror), choice
-
-
-def _container(target: Target) -> Target:
-    """The container as a Target: Debian with Python, on the host's GPU and driver."""
     apple = target.vendor == "apple"  # containers on macOS cannot use a GPU
-    return replace(
+    container = replace(  # Debian with Python, on the host's GPU and driver
         target,
         system="Linux",
         wsl=target.wsl or target.system == "Windows",  # it uses the driver of Windows
@@ -62,6 +53,10 @@ def _container(target: Target) -> Target:
         vendor=None if apple else target.vendor,
         gpu=None if apple else target.gpu,
     )
+    python = container.python or pytorch.python_for(pytorch.choose(container))
+    container = replace(container, python=".".join(python.split(".")[:2]))
+    choice = pytorch.choose(container)
+    return _dockerfile(container, choice, mirror), choice
 
 
 def _dockerfile(container: Target, choice: Choice, mirror: str | None) -> str:
@@ -72,11 +67,16 @@ def _dockerfile(container: Target, choice: Choice, mirror: str | None) -> str:
     variables = ["PYTHONUNBUFFERED=1", *(nvidia if vendor == "nvidia" else ())]
     packages = " ".join(PACKAGES.get(choice.build, ("g++",)))
     health = HEALTH.get(vendor or "")
-    why = [*choice.why, *([_needs(choice)] if choice.driver_needed else ()), WHY_SLIM]
+    why = [*choice.why, WHY_SLIM]
+    if choice.driver_needed:
+        needs = f"The host needs driver {choice.driver_needed} or newer: flatout env install."
+        why.insert(-1, needs)
+    sizes = f"--shm-size {SHM_SIZE} --ulimit memlock=-1 --ulimit stack={STACK_BYTES}"
+    options = f'{RUN_OPTIONS.get(vendor or "", "")} {sizes} -v "$PWD:/work"'.strip()
     lines = [
         *(shell.why(reason) for reason in why),
         shell.remark("build: docker build -t training ."),
-        shell.remark(f"run: docker run --rm {_run_options(vendor)} training python train.py"),
+        shell.remark(f"run: docker run --rm {options} training python train.py"),
         f"FROM {image}",
         "",
         "ENV " + " ".join(variables),
@@ -95,12 +95,3 @@ def _dockerfile(container: Target, choice: Choice, mirror: str | None) -> str:
         f'CMD ["python", "-c", "{pytorch.check_code(container, choice)}"]',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _needs(choice: Choice) -> str:
-    return f"The host needs driver {choice.driver_needed} or newer: flatout env install."
-
-
-def _run_options(vendor: str | None) -> str:
-    sizes = f"--shm-size {SHM_SIZE} --ulimit memlock=-1 --ulimit stack={STACK_BYTES}"
-    return f'{RUN_OPTIONS.get(vendor or "", "")} {sizes} -v "$PWD:/work"'.strip()

@@ -7,8 +7,11 @@ from flatout.installing.system_packages import sudo
 from flatout.installing.target import Target
 
 INTEL_PAGE = "https://dgpu-docs.intel.com/driver/installation.html"
-INTEL_WINDOWS_PAGE = "https://www.intel.com/content/www/us/en/download-center/home.html"
-AMD_WINDOWS_PAGE = "https://www.amd.com/en/support/download/drivers.html"
+WINDOWS_PAGES = {
+    "nvidia": nvidia_linux.DOWNLOAD_PAGE,
+    "amd": "https://www.amd.com/en/support/download/drivers.html",
+    "intel": "https://www.intel.com/content/www/us/en/download-center/home.html",
+}
 AMD_PAGE = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/"
 JETPACK_PAGE = "https://developer.nvidia.com/embedded/jetpack"
 HOLDERS = "nvidia-dcgm nvidia-fabricmanager nvidia-persistenced"
@@ -27,6 +30,7 @@ def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
     """
     vendor = target.vendor or "nvidia"
     name = VENDOR_NAMES.get(vendor, vendor)
+    page = WINDOWS_PAGES.get(vendor, nvidia_linux.DOWNLOAD_PAGE)
     version = f", version {at_least} or newer" if at_least else ""
     last = nvidia_linux.last_branch(target) if vendor == "nvidia" else None
     if last is not None:
@@ -34,7 +38,12 @@ def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
     if target.system == "Darwin":
         return (shell.remark("the GPU's driver is part of macOS: update macOS"),)
     if target.wsl:
-        return _wsl(vendor, name, version)
+        where = f"on Windows, not in WSL: install {name}'s Windows driver{version}: {page}"
+        return (
+            shell.remark(where),
+            shell.remark("never install a Linux driver inside WSL: it hides the Windows driver"),
+            shell.remark("then in PowerShell: wsl --update; wsl --shutdown"),
+        )
     if target.container:
         return (
             shell.remark(f"on the host, not in this container: install {name}'s driver{version}"),
@@ -54,7 +63,11 @@ def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
         text = f"on a Jetson the driver comes with JetPack: {JETPACK_PAGE}"
         return (shell.remark(text), *system_packages.install(target, "nvidia-jetpack"))
     if target.system == "Windows":
-        return _windows(vendor, name, version)
+        return (
+            shell.why(f"{name} offers its Windows drivers only on its own page{version}"),
+            f"Start-Process '{page}'",
+            "Restart-Computer -Confirm",
+        )
     if vendor == "nvidia":
         return nvidia_linux.commands(target, at_least)
     return _amd_linux(target) if vendor == "amd" else _intel_linux(target)
@@ -122,28 +135,6 @@ def boot_image_commands(target: Target) -> tuple[str, ...]:
     if line is None:
         return (shell.remark("rebuild the boot image (update-initramfs -u or dracut --force)"),)
     return (sudo(target, line),)
-
-
-def _wsl(vendor: str, name: str, version: str) -> tuple[str, ...]:
-    page = nvidia_linux.DOWNLOAD_PAGE if vendor == "nvidia" else _windows_page(vendor)
-    return (
-        shell.remark(f"on Windows, not in WSL: install {name}'s Windows driver{version}: {page}"),
-        shell.remark("never install a Linux driver inside WSL: it hides the Windows driver"),
-        shell.remark("then in PowerShell: wsl --update; wsl --shutdown"),
-    )
-
-
-def _windows(vendor: str, name: str, version: str) -> tuple[str, ...]:
-    return (
-        shell.why(f"{name} offers its Windows drivers only on its own page{version}"),
-        f"Start-Process '{_windows_page(vendor)}'",
-        "Restart-Computer -Confirm",
-    )
-
-
-def _windows_page(vendor: str) -> str:
-    pages = {"amd": AMD_WINDOWS_PAGE, "intel": INTEL_WINDOWS_PAGE}
-    return pages.get(vendor, nvidia_linux.DOWNLOAD_PAGE)
 
 
 def _toolkit(target: Target) -> tuple[str, ...]:

@@ -36,8 +36,10 @@ DEBIAN_BRANCHES = {"12": 535, "13": 550}
 
 def commands(target: Target, at_least: str | None) -> tuple[str, ...]:
     """Lines that install or update the driver, with the restart at the end."""
+    family = (target.distribution, *target.distribution_like)
+    base = next((name for name in family if name in ("ubuntu", "debian")), None)
     recipes: dict[str | None, Callable[[Target, str | None], list[str]]] = {
-        "apt": _debian if _distribution(target) == "debian" else _ubuntu,
+        "apt": _debian if base == "debian" else _ubuntu,
         "dnf": _fedora if target.distribution == "fedora" else _red_hat,
         "zypper": _suse,
         "pacman": _arch,
@@ -64,30 +66,12 @@ def open_modules(target: Target) -> bool:
     return capability is None or capability >= FIRST_OPEN
 
 
-def _distribution(target: Target) -> str | None:
-    """Ubuntu or Debian, also for their derivatives."""
-    names = (target.distribution, *target.distribution_like)
-    return next((name for name in names if name in ("ubuntu", "debian")), None)
-
-
-def _branch(target: Target, at_least: str | None) -> int | None:
-    """The branch to install from Ubuntu's archive, or None if none is new enough."""
+def _ubuntu(target: Target, at_least: str | None) -> list[str]:
     last = last_branch(target)
-    if last is not None:
-        return int(last)
     # 999: the archive holds the newest release of each branch
     is_new_enough = at_least is None or Version(f"{UBUNTU_BRANCH}.999") >= Version(at_least)
-    return UBUNTU_BRANCH if is_new_enough else None
-
-
-def _server(target: Target) -> bool:
-    """Whether it is a data-center GPU, for which Ubuntu has separate packages."""
-    return gpus.kind(target.gpu) == "server"
-
-
-def _ubuntu(target: Target, at_least: str | None) -> list[str]:
-    branch = _branch(target, at_least)
-    if branch is None and target.distribution == "ubuntu" and target.distribution_version:
+    archive_has_one = last is not None or is_new_enough
+    if not archive_has_one and target.distribution == "ubuntu" and target.distribution_version:
         return [
             *_network_repository_apt(target, f"ubuntu{target.distribution_version}"),
             sudo(target, f"apt-get install -y {_network_packages(target)}"),
@@ -98,8 +82,8 @@ def _ubuntu(target: Target, at_least: str | None) -> list[str]:
             *system_packages.install(target, "ubuntu-drivers-common", _headers()),
             sudo(target, "ubuntu-drivers install"),
         ]
-    branch = branch or UBUNTU_BRANCH
-    flavour = "-server" if _server(target) else ""
+    branch = int(last or UBUNTU_BRANCH)
+    flavour = "-server" if gpus.kind(target.gpu) == "server" else ""
     flavour += "-open" if open_modules(target) and branch >= 535 else ""
     why = f"Ubuntu's archive keeps branch {branch}"
     if flavour.endswith("-open"):
@@ -123,11 +107,18 @@ def _debian(target: Target, at_least: str | None) -> list[str]:
     headers = f"linux-headers-{'arm64' if target.architecture == 'arm64' else 'amd64'}"
     if archive_branch is None and version:
         return _unknown(target, at_least)
+    wanted = "main contrib non-free non-free-firmware"
+    sources = "/etc/apt/sources.list"
+    # Both formats of Debian's source lists; a missing file is ignored.
+    new_format = f"'s/^Components: .*/Components: {wanted}/' {sources}.d/debian.sources || true"
+    old_format = f"'s/^(deb .*) main.*$/\\1 {wanted}/' {sources} || true"
     sections = [
         shell.why("the driver is not free software, so Debian keeps it in non-free"),
-        *(sudo(target, line) for line in _debian_sections()),
+        sudo(target, f"sed -i {new_format}"),
+        sudo(target, f"sed -i -E {old_format}"),
     ]
-    if (new_enough or not version) and not too_new and not _blackwell(target):
+    is_blackwell = (target.compute_capability or (0, 0)) > ONLY_OPEN
+    if (new_enough or not version) and not too_new and not is_blackwell:
         packages = system_packages.install(
             target, headers, "nvidia-driver", "firmware-misc-nonfree"
         )
@@ -137,20 +128,6 @@ def _debian(target: Target, at_least: str | None) -> list[str]:
         *_network_repository_apt(target, f"debian{version}"),
         sudo(target, f"apt-get install -y {headers} {_network_packages(target)}"),
     ]
-
-
-def _debian_sections() -> tuple[str, str]:
-    """Lines for both formats of Debian's source lists; a missing file is ignored."""
-    wanted = "main contrib non-free non-free-firmware"
-    return (
-        f"sed -i 's/^Components: .*/Components: {wanted}/' /etc/apt/sources.list.d/debian.sources"
-        " || true",
-        f"sed -i -E 's/^(deb .*) main.*$/\\1 {wanted}/' /etc/apt/sources.list || true",
-    )
-
-
-def _blackwell(target: Target) -> bool:
-    return (target.compute_capability or (0, 0)) > ONLY_OPEN
 
 
 def _network_architecture(target: Target) -> str:

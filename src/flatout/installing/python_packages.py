@@ -53,7 +53,14 @@ def environment(target: Target) -> tuple[tuple[str, ...], Target]:
     """Lines that create a virtual environment if the interpreter must be left alone, and the
     Target with that environment.
     """
-    if not _belongs_to_system(target):
+    belongs_to_system = (
+        target.system == "Linux"
+        and (target.executable or "").startswith(SYSTEM_FOLDERS)
+        and target.virtual_environment is False
+        and not target.container
+        and target.manager != "conda"
+    )
+    if not belongs_to_system:
         return (), target
     new_target = replace(
         target,
@@ -101,17 +108,6 @@ def _conda_names(target: Target, choice: Choice) -> tuple[str, ...]:
     )
 
 
-def _belongs_to_system(target: Target) -> bool:
-    outside_environment = target.virtual_environment is False and not target.container
-    in_system_folder = (target.executable or "").startswith(SYSTEM_FOLDERS)
-    return (
-        outside_environment
-        and in_system_folder
-        and target.system == "Linux"
-        and target.manager != "conda"
-    )
-
-
 def _tool(target: Target, verb: str) -> str:
     """The start of a pip or uv line; pip asks before it removes, uv does not."""
     if target.manager == "uv":
@@ -124,27 +120,21 @@ def _conda(
     target: Target, install: tuple[str, ...], remove: tuple[str, ...], options: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Lines for conda, on the interpreter's environment if that is known."""
-    prefix = _conda_prefix(target)
+    # Python is in the environment's bin on Linux and macOS, at its top on Windows.
+    path = target.executable or ""
+    if target.system == "Windows":
+        prefix = path.replace("/", "\\").rpartition("\\")[0]
+    else:
+        prefix = path.rpartition("/bin/")[0]
     where = f"-p {shell.quote(target, prefix)} " if prefix else ""
     commands = []
     if remove:
         commands.append(f"conda remove -y {where}{' '.join(remove)}")
     if install:
-        words = [*(_conda_quote(target, word) for word in install), *options]
+        quoted = [
+            f'"{word}"' if set(word) & set("<>*|, ") else shell.quote(target, word)
+            for word in install
+        ]
+        words = [*quoted, *options]
         commands.append(f"conda install -y {where}-c conda-forge {' '.join(words)}")
     return tuple(commands)
-
-
-def _conda_prefix(target: Target) -> str | None:
-    """The environment's folder: Python is in its bin on Linux and macOS, at its top on Windows."""
-    path = target.executable
-    if path is None:
-        return None
-    if target.system == "Windows":
-        return path.replace("/", "\\").rpartition("\\")[0] or None
-    folder, separator, _ = path.rpartition("/bin/")
-    return folder if separator else None
-
-
-def _conda_quote(target: Target, word: str) -> str:
-    return f'"{word}"' if set(word) & set("<>*|, ") else shell.quote(target, word)

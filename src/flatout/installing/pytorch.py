@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from packaging.version import Version
@@ -27,21 +28,14 @@ def choose(target: Target) -> Choice:
     for it keeps working. Raises UserError, with the reason, if nothing fits.
     """
     candidates = wheels.suitable(target)
-    return _same_release(target, candidates) or _choice_for_vendor(target, candidates)
-
-
-def _same_release(target: Target, candidates: list[Wheel]) -> Choice | None:
     release = pytorch.release(target.release) if target.release else None
     same_release = [wheel for wheel in candidates if wheel.release == release]
-    if not same_release:
-        return None
-    try:
-        choice = _choice_for_vendor(target, same_release)
-    except UserError:
-        return None
-    if choice.driver_needed is not None or release is None:
-        return None
-    return replace(choice, why=(f"PyTorch stays at {release.version}.", *choice.why))
+    if release is not None and same_release:
+        with suppress(UserError):
+            choice = _choice_for_vendor(target, same_release)
+            if choice.driver_needed is None:
+                return replace(choice, why=(f"PyTorch stays at {release.version}.", *choice.why))
+    return _choice_for_vendor(target, candidates)
 
 
 def _choice_for_vendor(target: Target, candidates: list[Wheel]) -> Choice:
@@ -49,7 +43,10 @@ def _choice_for_vendor(target: Target, candidates: list[Wheel]) -> Choice:
         return _nvidia(target, candidates)
     if target.vendor == "amd" and target.system != "Darwin":
         return _amd(target, candidates)
-    if target.vendor == "intel" and target.system != "Darwin" and _has_xpu(target):
+    name = (target.gpu or "intel").lower()
+    has_xpu = name == "intel" or any(word in name for word in XPU_NAMES)
+    is_intel = target.vendor == "intel" and target.system != "Darwin"
+    if is_intel and (has_xpu or gpus.find(name) is not None):
         return _first_of_build(target, candidates, "xpu", f"{_gpu(target)} runs on the XPU build.")
     return _first_of_build(target, candidates, "cpu", _why_cpu(target))
 
@@ -69,13 +66,18 @@ def commands(target: Target, mirror: str | None = None) -> tuple[str, ...]:
             check_line(target_environment, choice),
         )
     remove: tuple[str, ...] = ()
-    if _has_another_build(target_environment, choice):
+    # pip keeps another build, or its torchvision, if the versions match.
+    _, separator, build = (target_environment.user_has_torch or "").partition("+")
+    if separator and build != choice.build:
         remove = (
             "torch",
             "torchvision",
             *python_packages.other_triton(target_environment, choice.build),
         )
-    options = _options(target_environment, choice, mirror)
+    options: tuple[str, ...] = ()
+    if target.system != "Darwin" or mirror is not None:  # macOS has one build, in every index
+        index = shell.quote(target_environment, pytorch.index_url(choice.build, mirror))
+        options = (f"--index-url {index}",)
     lines = python_packages.lines(target_environment, requirements(choice), remove, options)
     return (*setup, *lines, check_line(target_environment, choice))
 
@@ -118,29 +120,27 @@ def check_code(target: Target, choice: Choice) -> str:
     return f"import torch; print({expressions})"
 
 
-def _options(target: Target, choice: Choice, mirror: str | None) -> tuple[str, ...]:
-    """The option for the wheels' index: macOS has only one build, which every index has."""
-    if target.system == "Darwin" and mirror is None:
-        return ()
-    return (f"--index-url {shell.quote(target, pytorch.index_url(choice.build, mirror))}",)
-
-
-def _has_another_build(target: Target, choice: Choice) -> bool:
-    """Whether another build is installed; pip keeps it, or its torchvision, if versions match."""
-    _, separator, build = (target.user_has_torch or "").partition("+")
-    return bool(separator) and build != choice.build
-
-
 def _nvidia(target: Target, candidates: list[Wheel]) -> Choice:
     fitting = wheels.with_kernels(target, candidates)
     if not fitting:
         raise _no_kernels(target)
     runnable = [wheel for wheel in fitting if _runs(target, wheel)]
     if runnable:
-        last = _outgrown_branch(target)
-        reasons = (*_why_older_driver(target, last), *_why_nvidia(target, runnable, candidates))
-        return _choice(target, _best(target, runnable), reasons, last)
-    wheel = _newest_for_new_driver(target, fitting)
+        reasons = _why_nvidia(target, runnable, candidates)
+        branch, major = _last_branch(target), (target.driver or "").partition(".")[0]
+        outgrown = branch if branch and major.isdecimal() and int(major) > int(branch) else None
+        if outgrown:
+            gone = f"Driver {target.driver} no longer supports {_gpu(target)}"
+            reasons = (f"{gone}: branch {outgrown} is the last.", *reasons)
+        return _choice(target, _best(target, runnable), reasons, outgrown)
+    # A driver is still to be installed, one that supports this GPU.
+    last, possible = _last_branch(target), fitting
+    if last is not None:
+        minima = {wheel: wheels.minimum_driver(target, wheel) for wheel in fitting}
+        possible = [wheel for wheel in fitting if wheels.at_least(last, minima[wheel])] or fitting
+    newest = [wheel for wheel in possible if wheel.release == possible[0].release]
+    standard = [wheel for wheel in newest if wheel.build.default_on]
+    wheel = standard[0] if standard else min(newest, key=_cuda_version)
     needed = wheels.minimum_driver(target, wheel)
     if target.driver is None:
         why = f"No driver was found: {wheel.build.name} needs {needed} or newer."
@@ -181,31 +181,6 @@ def _last_branch(target: Target) -> str | None:
     return cuda.last_driver_branch(capability) if capability else None
 
 
-def _outgrown_branch(target: Target) -> str | None:
-    """The last driver branch for this GPU if the installed driver is newer, else None."""
-    branch, major = _last_branch(target), (target.driver or "").partition(".")[0]
-    return branch if branch and major.isdecimal() and int(major) > int(branch) else None
-
-
-def _why_older_driver(target: Target, branch: str | None) -> tuple[str, ...]:
-    if branch is None:
-        return ()
-    return (
-        f"Driver {target.driver} no longer supports {_gpu(target)}: branch {branch} is the last.",
-    )
-
-
-def _newest_for_new_driver(target: Target, fitting: list[Wheel]) -> Wheel:
-    """The build for a driver that is still to be installed and that supports this GPU."""
-    branch, possible = _last_branch(target), fitting
-    if branch is not None:
-        minima = {wheel: wheels.minimum_driver(target, wheel) for wheel in fitting}
-        possible = [wheel for wheel in fitting if wheels.at_least(branch, minima[wheel])] or fitting
-    newest = [wheel for wheel in possible if wheel.release == possible[0].release]
-    standard = [wheel for wheel in newest if wheel.build.default_on]
-    return standard[0] if standard else min(newest, key=_cuda_version)
-
-
 def _why_nvidia(target: Target, runnable: list[Wheel], candidates: list[Wheel]) -> tuple[str, ...]:
     chosen = _best(target, runnable)
     driver = f"Driver {target.driver}"
@@ -213,23 +188,31 @@ def _why_nvidia(target: Target, runnable: list[Wheel], candidates: list[Wheel]) 
         first = f"{driver} supports all of CUDA {chosen.build.cuda}."
     else:
         needed = wheels.full_driver(target, chosen)
-        supports = _newest_full(target)
+        system = wheels.driver_system(target)
+        supported = [
+            entry.version
+            for entry in cuda.releases()
+            if wheels.at_least(target.driver, cuda.full_driver(entry.version, system))
+        ]
+        newest = supported[-1] if supported else "older than 11.0"
         first = (
-            f"{driver} supports CUDA {supports or 'older than 11.0'} in full; {chosen.build.name} "
+            f"{driver} supports CUDA {newest} in full; {chosen.build.name} "
             f"runs on it by minor-version compatibility (in full from {needed} on)."
         )
-    return (first, _kernels(target, chosen), *_why_not_newer(target, chosen, candidates))
-
-
-def _newest_full(target: Target) -> str | None:
-    """The newest CUDA that the driver supports in full."""
-    system = wheels.driver_system(target)
-    versions = [
-        entry.version
-        for entry in cuda.releases()
-        if wheels.at_least(target.driver, cuda.full_driver(entry.version, system))
-    ]
-    return versions[-1] if versions else None
+    version = Version(chosen.release.version), _cuda_version(chosen)
+    why_not_newer: dict[str, list[str]] = {}
+    for wheel in candidates:
+        newer = (Version(wheel.release.version), _cuda_version(wheel)) > version
+        if wheel.build.cuda and newer:
+            why_not_newer.setdefault(_why_not(target, chosen, wheel), []).append(wheel.name)
+    return (
+        first,
+        _kernels(target, chosen),
+        *(
+            f"Not {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}: {reason}."
+            for reason, names in why_not_newer.items()
+        ),
+    )
 
 
 def _kernels(target: Target, wheel: Wheel) -> str:
@@ -242,24 +225,6 @@ def _kernels(target: Target, wheel: Wheel) -> str:
     number = ".".join(map(str, target.compute_capability))
     gpu = f"{_gpu(target)} (compute capability {number})"
     return f"{wheel.name} has kernels for {gpu}: {architectures}."
-
-
-def _why_not_newer(target: Target, chosen: Wheel, candidates: list[Wheel]) -> tuple[str, ...]:
-    """Why newer releases and builds were not chosen."""
-    newer = [
-        wheel
-        for wheel in candidates
-        if wheel.build.cuda
-        and (Version(wheel.release.version), _cuda_version(wheel))
-        > (Version(chosen.release.version), _cuda_version(chosen))
-    ]
-    reasons: dict[str, list[str]] = {}
-    for wheel in newer:
-        reasons.setdefault(_why_not(target, chosen, wheel), []).append(wheel.name)
-    return tuple(
-        f"Not {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}: {reason}."
-        for reason, names in reasons.items()
-    )
 
 
 def _why_not(target: Target, chosen: Wheel, wheel: Wheel) -> str:
@@ -309,14 +274,21 @@ def _amd(target: Target, candidates: list[Wheel]) -> Choice:
         return _first_of_build(target, candidates, "cpu", why)
     if target.gfx:
         documented = [wheel for wheel in rocm if wheel.build.arch_list]
-        fitting = [wheel for wheel in rocm if _gfx_fits(target.gfx, wheel)]
+        fitting = [
+            wheel
+            for wheel in rocm
+            if not wheel.build.arch_list or target.gfx in wheel.build.arch_list
+        ]
         if documented and not fitting:
             why = f"No ROCm build is known to hold kernels for {_gpu(target)} ({target.gfx})."
             return _first_of_build(target, candidates, "cpu", why)
         rocm = fitting or rocm
     installed = target.rocm
-    not_newer = [
-        wheel for wheel in rocm if installed and _not_newer(wheel.build.rocm or "", installed)
+    not_newer = [  # by major and minor version: patch releases are compatible
+        wheel
+        for wheel in rocm
+        if installed
+        and Version(wheel.build.rocm or "").release[:2] <= Version(installed).release[:2]
     ]
     newest = [
         wheel for wheel in (not_newer or rocm) if wheel.release == (not_newer or rocm)[0].release
@@ -331,15 +303,6 @@ def _amd(target: Target, candidates: list[Wheel]) -> Choice:
             f"ROCm {installed} is older than every build: {chosen.build.name} needs a newer driver."
         )
     return _choice(target, chosen, (why,))
-
-
-def _gfx_fits(gfx: str, wheel: Wheel) -> bool:
-    return not wheel.build.arch_list or gfx in wheel.build.arch_list
-
-
-def _not_newer(build: str, installed: str) -> bool:
-    """Whether a build is not newer, by major and minor version: patch releases are compatible."""
-    return Version(build).release[:2] <= Version(installed).release[:2]
 
 
 def _first_of_build(target: Target, candidates: list[Wheel], name: str, why: str) -> Choice:
@@ -381,13 +344,6 @@ def _choice(
             f"The Python version is not known: there are wheels for {', '.join(pythons)}."
         )
     return Choice(wheel.release.newest_patch, wheel.build.name, tuple(reasons), driver)
-
-
-def _has_xpu(target: Target) -> bool:
-    name = (target.gpu or "intel").lower()
-    if name == "intel":
-        return True
-    return gpus.find(name) is not None or any(word in name for word in XPU_NAMES)
 
 
 def _gpu(target: Target) -> str:

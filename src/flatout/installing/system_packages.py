@@ -65,13 +65,23 @@ def commands(target: Target, *kinds: str) -> tuple[str, ...]:
     xcode-select.
     """
     if target.system != "Linux":
-        return tuple(_outside_linux(target, kind) for kind in kinds)
+        headers = "Python's own installer includes its headers: reinstall Python from python.org"
+        known = {
+            "compiler": BUILD_TOOLS if target.system == "Windows" else "xcode-select --install",
+            "python-headers": shell.remark(headers),
+        }
+        none = "there is no {} on {}, and none is needed"
+        return tuple(
+            known.get(kind) or shell.remark(none.format(FOR_PEOPLE[kind], target.system))
+            for kind in kinds
+        )
     family = package_manager(target)
     names = {kind: _names(target, family, kind) for kind in kinds}
     packages = list(
         dict.fromkeys(name for kind_packages in names.values() for name in kind_packages)
     )
-    lines = list(_repositories(target, kinds))
+    has_no_dkms = target.distribution in ("rhel", "rocky", "almalinux", "centos")
+    lines = list(epel(target)) if "dkms" in kinds and has_no_dkms else []
     if packages:
         lines += install(target, *packages)
     for kind in kinds:
@@ -110,7 +120,13 @@ def sudo(target: Target, line: str) -> str:
 def variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
     """Lines that set an environment variable in this and later shells; None unsets it."""
     if shell.is_powershell(target):
-        return _powershell_variable(target, name, value)
+        text = "$null" if value is None else "'" + value.replace("'", "''") + "'"
+        return (
+            f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
+            if value is None
+            else f"$env:{name} = {text}",
+            f"[Environment]::SetEnvironmentVariable('{name}', {text}, 'User')",
+        )
     file = "~/.zshrc" if target.system == "Darwin" else "~/.bashrc"
     if value is None:
         where = "~/.profile ~/.bash_profile /etc/environment"
@@ -124,74 +140,33 @@ def variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
     return (line, f"echo '{quoted_line}' >> {file}")
 
 
-def _powershell_variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
-    if value is None:
-        current = f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
-        return (current, f"[Environment]::SetEnvironmentVariable('{name}', $null, 'User')")
-    text = "'" + value.replace("'", "''") + "'"
-    return (
-        f"$env:{name} = {text}",
-        f"[Environment]::SetEnvironmentVariable('{name}', {text}, 'User')",
-    )
-
-
-def _outside_linux(target: Target, kind: str) -> str:
-    """The line for Windows or macOS."""
-    if kind == "compiler":
-        return BUILD_TOOLS if target.system == "Windows" else "xcode-select --install"
-    if kind == "python-headers":
-        return shell.remark(
-            "Python's own installer includes its headers: reinstall Python from python.org"
-        )
-    return shell.remark(f"there is no {FOR_PEOPLE[kind]} on {target.system}, and none is needed")
-
-
 def _names(target: Target, family: str | None, kind: str) -> tuple[str, ...]:
     if family is None:
         return ()
     if kind == "python-headers":
-        return _python_headers(target, family)
-    if kind == "fabric-manager":
-        return _fabric_manager(target, family)
+        minor = ".".join(target.python.split(".")[:2]) if target.python else "3"
+        # On Red Hat and Amazon the names of all but the first Python have the version.
+        major = (target.distribution_version or "").partition(".")[0]
+        first_python = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
+        has_version = minor != "3" and first_python is not None and minor != first_python
+        return {
+            "apt": (f"python{minor}-dev",),
+            "dnf": (f"python{minor}-devel",) if has_version else ("python3-devel",),
+            "zypper": (f"python{minor.replace('.', '')}-devel",),
+            "pacman": ("python",),
+            "apk": ("python3-dev",),
+        }[family]
+    if kind == "fabric-manager":  # of exactly the driver's version
+        if target.driver is None:
+            return ()
+        branch = target.driver.partition(".")[0]
+        return {
+            "apt": (f"nvidia-fabricmanager-{branch}",),
+            # older branches have another hyphen in the name
+            "dnf": (f"'nvidia-fabric*manager-{target.driver}'",),
+            "zypper": (f"nvidia-fabricmanager={target.driver}",),
+        }.get(family, ())
     return PACKAGES[kind].get(family, ())
-
-
-def _python_headers(target: Target, family: str) -> tuple[str, ...]:
-    minor = ".".join(target.python.split(".")[:2]) if target.python else "3"
-    return {
-        "apt": (f"python{minor}-dev",),
-        "dnf": (f"python{minor}-devel",) if _named_by_minor(target, minor) else ("python3-devel",),
-        "zypper": (f"python{minor.replace('.', '')}-devel",),
-        "pacman": ("python",),
-        "apk": ("python3-dev",),
-    }[family]
-
-
-def _named_by_minor(target: Target, minor: str) -> bool:
-    """Whether its name has the version: on Red Hat and Amazon all but the first Python's."""
-    major = (target.distribution_version or "").partition(".")[0]
-    first_python = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
-    return minor != "3" and first_python is not None and minor != first_python
-
-
-def _fabric_manager(target: Target, family: str) -> tuple[str, ...]:
-    """The fabric manager of exactly the driver's version."""
-    if target.driver is None:
-        return ()
-    branch = target.driver.partition(".")[0]
-    return {
-        "apt": (f"nvidia-fabricmanager-{branch}",),
-        # older branches have another hyphen in the name
-        "dnf": (f"'nvidia-fabric*manager-{target.driver}'",),
-        "zypper": (f"nvidia-fabricmanager={target.driver}",),
-    }.get(family, ())
-
-
-def _repositories(target: Target, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """EPEL, for dkms: it is not in Red Hat's own repositories."""
-    if "dkms" not in kinds or target.distribution not in ("rhel", "rocky", "almalinux", "centos"):
-        return ()
-    return epel(target)
 
 
 def epel(target: Target) -> tuple[str, ...]:

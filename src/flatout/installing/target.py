@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from flatout.knowledge import gpus
 from flatout.nouns.errors import UserError
 from flatout.nouns.gpu import Gpu
-from flatout.nouns.interpreter import Torch
 from flatout.nouns.machine import Machine
 
 MANAGERS = ("pip", "uv", "conda")
@@ -95,6 +94,15 @@ def of(machine: Machine, manager: str | None = None) -> Target:
     gpu, count = _deciding_gpu(machine)
     vendor = gpu.vendor if gpu else None
     driver = machine.driver(vendor) if vendor else None
+    model = gpus.find(gpu.name) if gpu and gpu.name else None
+    managed_by = python.managed_by if python else None
+    if python and python.conda:
+        managed_by = "conda"
+    installed = torch.version if torch else None
+    if torch and installed:
+        # The default index omits the build; only its CUDA shows it.
+        build = torch.build or (f"cu{torch.cuda.replace('.', '')}" if torch.cuda else None)
+        installed = f"{installed}+{build}" if build else installed
     return Target(
         system=system.name or "Linux",
         architecture=architecture(system.architecture or machine.cpu.architecture),
@@ -104,20 +112,20 @@ def of(machine: Machine, manager: str | None = None) -> Target:
         libc=system.libc,
         python=python.version if python else None,
         executable=python.executable if python else None,
-        manager=manager or _manager(machine),
+        manager=manager or (managed_by if managed_by in ("conda", "uv") else "pip"),
         virtual_environment=python.virtual_environment if python else None,
         vendor=vendor,
         gpu=gpu.name if gpu else None,
         gpus=count,
         compute_capability=_capability(gpu) if gpu else None,
-        gfx=gpu.gfx or _model_gfx(gpu.name) if gpu else None,
+        gfx=gpu.gfx or (model.gfx if model else None) if gpu else None,
         driver=(driver.version or driver.kernel_version) if driver else None,
         rocm=driver.rocm if driver else None,
         wsl=machine.container.wsl is not None,
         container=machine.container.kind is not None,
         secure_boot=system.secure_boot,
         root=system.root,
-        user_has_torch=_torch_version(torch) if torch else None,
+        user_has_torch=installed,
         free_threaded=bool(python and python.free_threaded),
     )
 
@@ -171,23 +179,3 @@ def _capability(gpu: Gpu) -> tuple[int, int] | None:
         return gpu.compute_capability
     model = gpus.find(gpu.name) if gpu.name and gpu.vendor == "nvidia" else None
     return model.compute_capability if model else None
-
-
-def _model_gfx(name: str | None) -> str | None:
-    model = gpus.find(name) if name else None
-    return model.gfx if model else None
-
-
-def _manager(machine: Machine) -> str:
-    python = machine.interpreter
-    if python is None:
-        return "pip"
-    if python.conda or python.managed_by == "conda":
-        return "conda"
-    return "uv" if python.managed_by == "uv" else "pip"
-
-
-def _torch_version(torch: Torch) -> str | None:
-    """Version and build, even if only its CUDA shows it: the default index omits the build."""
-    build = torch.build or (f"cu{torch.cuda.replace('.', '')}" if torch.cuda else None)
-    return f"{torch.version}+{build}" if torch.version and build else torch.version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -35,12 +36,10 @@ class Wheel:
         recorded = self.build.arch_list_on(platform)
         if recorded or not self.inferred(platform):
             return recorded
-        architectures = self.build.arch_list
-        return tuple(
-            architecture
-            for architecture in architectures
-            if platform != "linux-aarch64" or _hopper_on(architecture)
-        )
+        if platform != "linux-aarch64":
+            return self.build.arch_list
+        numbers = {name: re.sub(r"\D", "", name) for name in self.build.arch_list}
+        return tuple(name for name, digits in numbers.items() if digits and int(digits) >= 90)
 
     def inferred(self, platform: str) -> bool:
         """Whether `arch_list` is taken from the Linux x86-64 wheel."""
@@ -52,11 +51,6 @@ class Wheel:
         return f"{self.release.newest_patch}+{self.build.name}"
 
 
-def _hopper_on(architecture: str) -> bool:
-    digits = "".join(letter for letter in architecture if letter.isdecimal())
-    return digits.isdecimal() and int(digits) >= 90
-
-
 def all_wheels() -> Iterator[Wheel]:
     """Every wheel in the table, the newest release first."""
     for release in reversed(pytorch.releases()):
@@ -65,12 +59,34 @@ def all_wheels() -> Iterator[Wheel]:
 
 def suitable(target: Target) -> list[Wheel]:
     """Wheels for the Target's system, Python and glibc. Raises UserError if there are none."""
-    _check_supported(target)
+    if (target.libc or "").startswith("musl"):
+        raise UserError(
+            f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",
+            "use a system with glibc, in a container for example: flatout env docker",
+            1,
+        )
+    if target.jetson and (target.compute_capability or (0, 0)) < FIRST_SERVER_LIKE_JETSON:
+        raise UserError(
+            f"PyTorch's own wheels do not run on {target.gpu}: Jetson's come from NVIDIA, for "
+            "each JetPack release",
+            f"install the wheel for your JetPack: {JETSON_PAGE}",
+            1,
+        )
+    kind, _, version = (target.libc or "").partition(" ")
+    glibc = _version(version) if kind == "glibc" and version else None
+    is_mac = target.system == "Darwin" and target.distribution_version
+    macos = _version(target.distribution_version or "") if is_mac else None
     rules: dict[str, Callable[[Wheel], bool]] = {
         "system": lambda wheel: target.platform in wheel.build.systems,
-        "python": lambda wheel: _python_fits(target, wheel),
-        "glibc": lambda wheel: _glibc_fits(target, wheel),
-        "macos": lambda wheel: _macos_fits(target, wheel),
+        "python": lambda wheel: (
+            target.python_minor is None or target.python_minor in wheel.release.pythons
+        ),
+        "glibc": lambda wheel: (
+            glibc is None or glibc >= Version(wheel.build.glibc or wheel.release.glibc)
+        ),
+        "macos": lambda wheel: (
+            macos is None or not wheel.release.macos or macos >= Version(wheel.release.macos)
+        ),
     }
     candidates = list(all_wheels())
     for name, fits in rules.items():
@@ -109,7 +125,11 @@ def minimum_driver(target: Target, wheel: Wheel) -> str | None:
     """The oldest driver on which the wheel runs on this GPU."""
     system = driver_system(target)
     of_cuda = cuda.minimum_driver(wheel.build.cuda or "", system)
-    versions = [driver for driver in (of_cuda, _first_driver(target)) if driver]
+    # Drivers older than that of the first CUDA for this GPU do not support it.
+    capability = target.compute_capability
+    first = cuda.first_for(capability) if capability else None
+    of_gpu = cuda.full_driver(first.version, system) if first else None
+    versions = [driver for driver in (of_cuda, of_gpu) if driver]
     return max(versions, key=Version, default=None) if of_cuda else None
 
 
@@ -130,55 +150,11 @@ def at_least(driver: str | None, needed: str | None) -> bool:
     return version is not None and needed is not None and version >= Version(needed)
 
 
-def _first_driver(target: Target) -> str | None:
-    """The driver of the first CUDA that supports the GPU; older drivers do not support it."""
-    capability = target.compute_capability
-    release = cuda.first_for(capability) if capability else None
-    return cuda.full_driver(release.version, driver_system(target)) if release else None
-
-
-def _python_fits(target: Target, wheel: Wheel) -> bool:
-    return target.python_minor is None or target.python_minor in wheel.release.pythons
-
-
-def _glibc_fits(target: Target, wheel: Wheel) -> bool:
-    version = _libc(target)
-    return version is None or version >= Version(wheel.build.glibc or wheel.release.glibc)
-
-
-def _macos_fits(target: Target, wheel: Wheel) -> bool:
-    if target.system != "Darwin" or not target.distribution_version or not wheel.release.macos:
-        return True
-    return _version(target.distribution_version) >= Version(wheel.release.macos)
-
-
-def _libc(target: Target) -> Version | None:
-    kind, _, version = (target.libc or "").partition(" ")
-    return _version(version) if kind == "glibc" and version else None
-
-
 def _version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
         return Version("9999")  # an unreadable version excludes nothing
-
-
-def _check_supported(target: Target) -> None:
-    """Raise UserError if PyTorch has no wheels at all."""
-    if (target.libc or "").startswith("musl"):
-        raise UserError(
-            f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",
-            "use a system with glibc, in a container for example: flatout env docker",
-            1,
-        )
-    if target.jetson and (target.compute_capability or (0, 0)) < FIRST_SERVER_LIKE_JETSON:
-        raise UserError(
-            f"PyTorch's own wheels do not run on {target.gpu}: Jetson's come from NVIDIA, for "
-            "each JetPack release",
-            f"install the wheel for your JetPack: {JETSON_PAGE}",
-            1,
-        )
 
 
 def _no_wheel(target: Target, rule: str, candidates: list[Wheel]) -> UserError:

@@ -54,7 +54,25 @@ class KnownBackend:
 @functools.cache
 def every() -> tuple[KnownBackend, ...]:
     """All backends, the simplest first."""
-    return tuple(_known(name) for name in programs.names())
+    known = []
+    for name in programs.names():
+        module = programs.load(name)
+        title, _, body = (module.__doc__ or "").strip().partition("\n")
+        backend = module.BACKEND
+        known.append(
+            KnownBackend(
+                id=name,
+                title=title.removesuffix("."),
+                body=body.strip(),
+                variants=backend.variants,
+                rank=backend.rank,
+                building=backend.building,
+                serving=backend.serving,
+                device=backend.device,
+                torch_free=backend.torch_free,
+            )
+        )
+    return tuple(known)
 
 
 def ids() -> tuple[str, ...]:
@@ -68,20 +86,3 @@ def get(backend_id: str) -> KnownBackend:
         if backend.id == backend_id:
             return backend
     raise KeyError(backend_id)
-
-
-def _known(name: str) -> KnownBackend:
-    module = programs.load(name)
-    title, _, body = (module.__doc__ or "").strip().partition("\n")
-    backend = module.BACKEND
-    return KnownBackend(
-        id=name,
-        title=title.removesuffix("."),
-        body=body.strip(),
-        variants=backend.variants,
-        rank=backend.rank,
-        building=backend.building,
-        serving=backend.serving,
-        device=backend.device,
-        torch_free=backend.torch_free,
-    )

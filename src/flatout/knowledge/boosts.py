@@ -56,7 +56,11 @@ class KnownBoost:
             f"- Since {self.since}",
         ]
         if self.params:
-            shown = "; ".join(f"`{name}`: {_all_of(v)}" for name, v in self.params.items())
+            choices = {
+                name: ", ".join(f"`{value!r}`" for value in values)
+                for name, values in self.params.items()
+            }
+            shown = "; ".join(f"`{name}`: {values}" for name, values in choices.items())
             facts.append(f"- Parameters (the default first): {shown}")
         if self.covered_by:
             facts.append(f"- Gains nothing beside {', '.join(sorted(self.covered_by))}")
@@ -107,10 +111,27 @@ class KnownBoost:
 def every() -> tuple[KnownBoost, ...]:
     """All boosts, sorted by id."""
     modules = {boost_id: agent.load(boost_id) for boost_id in agent.names()}
-    return tuple(
-        _known_boost(boost_id, module, _conflicts(boost_id, modules))
-        for boost_id, module in modules.items()
-    )
+    known = []
+    for boost_id, module in modules.items():
+        title, _, body = (module.__doc__ or "").strip().partition("\n")
+        boost = module.BOOST
+        others = {other for other in modules if boost_id in modules[other].BOOST.conflicts}
+        known.append(
+            KnownBoost(
+                id=boost_id,
+                title=title.removesuffix("."),
+                body=body.strip(),
+                since=boost.since,
+                risk=boost.risk,
+                moment=boost.moment,
+                params=dict(boost.params),
+                conflicts=frozenset({*boost.conflicts, *others}),
+                covered_by=boost.covered_by,
+                redraws=boost.redraws,
+                compiles=boost.compiles,
+            )
+        )
+    return tuple(known)
 
 
 def get(boost_id: str) -> KnownBoost:
@@ -132,32 +153,3 @@ def nearest(boost_id: str) -> tuple[str, ...]:
     overlapping = [id_ for id_ in ids() if wanted and (wanted in id_ or id_ in wanted)]
     close = difflib.get_close_matches(wanted, ids(), n=3, cutoff=0.5)
     return tuple(dict.fromkeys([*close, *overlapping]))[:3]
-
-
-def _all_of(values: tuple[Any, ...]) -> str:
-    return ", ".join(f"`{value!r}`" for value in values)
-
-
-def _known_boost(boost_id: str, module: agent.BoostModule, conflicts: frozenset[str]) -> KnownBoost:
-    title, _, body = (module.__doc__ or "").strip().partition("\n")
-    boost = module.BOOST
-    return KnownBoost(
-        id=boost_id,
-        title=title.removesuffix("."),
-        body=body.strip(),
-        since=boost.since,
-        risk=boost.risk,
-        moment=boost.moment,
-        params=dict(boost.params),
-        conflicts=conflicts,
-        covered_by=boost.covered_by,
-        redraws=boost.redraws,
-        compiles=boost.compiles,
-    )
-
-
-def _conflicts(boost_id: str, modules: Mapping[str, agent.BoostModule]) -> frozenset[str]:
-    conflicts = set(modules[boost_id].BOOST.conflicts)
-    return frozenset(
-        conflicts | {other for other in modules if boost_id in modules[other].BOOST.conflicts}
-    )

@@ -86,7 +86,20 @@ class ProductLine:
 @cache
 def models() -> tuple[GpuModel, ...]:
     """All models, by vendor and age."""
-    return tuple(_model(fields) for fields in _table()["model"])
+    found = []
+    for fields in _table()["model"]:
+        facts: dict[str, Any] = dict.fromkeys(("compute_capability", "gfx", *NUMBERS)) | fields
+        memory, capability = facts.pop("memory_gb", None), facts["compute_capability"]
+        facts["memory_bytes"] = memory * 2**30 if memory is not None else None
+        if capability:
+            major, _, minor = capability.partition(".")
+            facts["compute_capability"] = int(major), int(minor)
+        peaks = facts.pop("peaks_tflop_per_s", {})
+        facts["peaks_tflop_per_s"] = MappingProxyType({key: float(peaks[key]) for key in peaks})
+        for name in ("names", "features", "sources", "unverified"):
+            facts[name] = tuple(facts.get(name, ()))
+        found.append(GpuModel(**facts))
+    return tuple(found)
 
 
 @cache
@@ -131,7 +144,11 @@ def find(name: str, memory_bytes: int | None = None) -> GpuModel | None:
         return None
     candidates = _candidates(key)
     if memory_bytes is not None and len(candidates) > 1:
-        similar = [model for model in candidates if _is_near(model.memory_bytes, memory_bytes)]
+        similar = (
+            model
+            for model in candidates
+            if model.memory_bytes is not None and 0.9 < memory_bytes / model.memory_bytes < 1.05
+        )
         candidates = tuple(similar) or candidates
     return _shared(candidates)
 
@@ -153,23 +170,6 @@ def _table() -> Mapping[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def _model(fields: Mapping[str, Any]) -> GpuModel:
-    facts: dict[str, Any] = dict.fromkeys(("compute_capability", "gfx", *NUMBERS)) | dict(fields)
-    memory, capability = facts.pop("memory_gb", None), facts["compute_capability"]
-    facts["memory_bytes"] = memory * 2**30 if memory is not None else None
-    facts["compute_capability"] = _capability(capability) if capability else None
-    peaks = facts.pop("peaks_tflop_per_s", {})
-    facts["peaks_tflop_per_s"] = MappingProxyType({key: float(peaks[key]) for key in peaks})
-    for name in ("names", "features", "sources", "unverified"):
-        facts[name] = tuple(facts.get(name, ()))
-    return GpuModel(**facts)
-
-
-def _capability(text: str) -> tuple[int, int]:
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
-
-
 def _key(name: str) -> str:
     """A name in lower case, without vendors' words and anything but letters and digits."""
     return re.sub(r"[^a-z0-9]", "", PLAIN_WORDS.sub(" ", name.lower()))
@@ -186,18 +186,15 @@ def _by_key() -> Mapping[str, tuple[GpuModel, ...]]:
 
 
 def _candidates(key: str) -> tuple[GpuModel, ...]:
-    exact = _by_key().get(key)
-    return exact or tuple(model for model in models() if _is_family_of(model, key))
-
-
-def _is_family_of(model: GpuModel, key: str) -> bool:
-    """Whether the key is the id's first whole words: h100 in h100-sxm; not v100 in v100s-pcie."""
-    words = model.id.split("-")
-    return any(key == "".join(words[:count]) for count in range(1, len(words)))
-
-
-def _is_near(model_bytes: int | None, memory_bytes: int) -> bool:
-    return model_bytes is not None and 0.9 < memory_bytes / model_bytes < 1.05
+    if exact := _by_key().get(key):
+        return exact
+    # The id's first whole words are a family: h100 in h100-sxm; not v100 in v100s-pcie.
+    family = []
+    for model in models():
+        words = model.id.split("-")
+        if any(key == "".join(words[:count]) for count in range(1, len(words))):
+            family.append(model)
+    return tuple(family)
 
 
 def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
@@ -223,6 +220,11 @@ def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
         for feature in first.features
         if all(feature in model.features for model in candidates)
     )
+    known = {name for name, value in common.items() if value is not None} | {*SHARED}
+    known |= {f"peaks_tflop_per_s.{dtype}" for dtype in peaks}
+    if common["memory_bytes"] is not None:
+        known.add("memory_gb")
+    unverified = dict.fromkeys(name for model in candidates for name in model.unverified)
     return dataclasses.replace(
         first,
         id=_common_prefix([model.id for model in candidates]).rstrip("-"),
@@ -230,21 +232,9 @@ def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
         names=tuple(dict.fromkeys(name for model in candidates for name in model.names)),
         peaks_tflop_per_s=MappingProxyType(peaks),
         sources=tuple(dict.fromkeys(source for model in candidates for source in model.sources)),
-        unverified=_unverified(candidates, common, peaks),
+        unverified=tuple(name for name in unverified if name in known),
         **common,
     )
-
-
-def _unverified(
-    candidates: tuple[GpuModel, ...], common: Mapping[str, Any], peaks: Mapping[str, float]
-) -> tuple[str, ...]:
-    """The common facts that are unverified for any of the candidates."""
-    names = {name for name, value in common.items() if value is not None} | {*SHARED}
-    names |= {f"peaks_tflop_per_s.{dtype}" for dtype in peaks}
-    if common["memory_bytes"] is not None:
-        names.add("memory_gb")
-    unverified = dict.fromkeys(name for model in candidates for name in model.unverified)
-    return tuple(name for name in unverified if name in names)
 
 
 def _common_prefix(texts: list[str]) -> str:

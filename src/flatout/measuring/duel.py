@@ -126,7 +126,7 @@ class _Player:
 
     def play(self, number: int, last: bool, deadline: float, steps: int | None = None) -> None:
         """Run window `number`, of so many steps if given, while the other is suspended."""
-        stretch = neighbours.Stretch(self._ours_s)
+        stretch = neighbours.Stretch(lambda: self.program.cpu_s() + time.process_time())
         self.go_on(number, last, deadline, steps)
         # A program that has ended no longer tells what it used.
         self.disturbed.append(self.program.alive and stretch.disturbed())
@@ -147,9 +147,6 @@ class _Player:
                 written = gate.with_suffix(".text")
                 written.write_text(text, encoding="utf-8")
                 written.replace(gate)  # appears at once, content included
-
-    def _ours_s(self) -> float:
-        return self.program.cpu_s() + time.process_time()
 
     def end(self, deadline: float) -> None:
         """Let it end at its gate: no more windows are needed."""
@@ -364,7 +361,8 @@ def _one_after_another(
             left_s = deadline - time.monotonic()
             folder = f"{name}-{side}-{number + 1}"
             reseed = 0 if plan else number
-            stretch = neighbours.Stretch(_with_children_s)
+            # What flatout and the programs that it has started and ended have used.
+            stretch = neighbours.Stretch(lambda: sum(os.times()[:4]))
             outcome = trial.run(bench, folder, plan, facts, left_s, reseed=reseed, **orders)
             if outcome.measured is None:
                 failed = bool(outcome.returncode) and not outcome.late
@@ -388,11 +386,6 @@ def _settled(undisturbed: list[float], taken: int, pairs: int, unclear: Unclear)
     if taken - len(undisturbed) >= MOST_DISTURBED:
         return True
     return len(undisturbed) >= pairs and not unclear(tuple(undisturbed))
-
-
-def _with_children_s() -> float:
-    """Seconds of cores that flatout and the programs that it has started and ended have used."""
-    return sum(os.times()[:4])
 
 
 WHOLE: dict[str, Any] = {"min_steps": 10**9, "max_steps": 10**9}

@@ -61,7 +61,20 @@ def fit(command: Command, devices: parallelism.Devices, limit_s: float, folder: 
         devices=devices.count,
         nodes=devices.nodes,
         memory_bytes=devices.memory_bytes,
-        strategies=tuple(map(_strategy_fit, needs)),
+        strategies=tuple(
+            StrategyFit(
+                need.strategy.value,
+                need.rows,
+                parameters_bytes=need.parameters,
+                gradients_bytes=need.gradients,
+                state_bytes=need.state,
+                activations_bytes=need.activations,
+                peak_bytes=need.peak,
+                margin_bytes=need.margin,
+                fits=need.fits,
+            )
+            for need in needs
+        ),
         chosen=chosen.strategy.value if chosen is not None else None,
         notes=(*notes, *_notes(seen)),
         run_folder=str(folder),
@@ -72,20 +85,6 @@ def fit(command: Command, devices: parallelism.Devices, limit_s: float, folder: 
 def devices(per_node: int, nodes: int, memory_bytes: int) -> parallelism.Devices:
     """`per_node` equal devices in each of `nodes` nodes."""
     return parallelism.Devices(per_node, memory_bytes, nodes)
-
-
-def _strategy_fit(need: parallelism.Need) -> StrategyFit:
-    return StrategyFit(
-        need.strategy.value,
-        need.rows,
-        parameters_bytes=need.parameters,
-        gradients_bytes=need.gradients,
-        state_bytes=need.state,
-        activations_bytes=need.activations,
-        peak_bytes=need.peak,
-        margin_bytes=need.margin,
-        fits=need.fits,
-    )
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
         return None
     times = [step.train_s for step in window]
     total = sum(times)
+    steady_s = total / len(window)
+    early = [step.train_s for step in process.steps if step.phase != "window"]
     samples = sum(step.samples for step in window) * world
     ended = process.ended
     return Measurement(
@@ -58,14 +60,9 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
         steps_ms=tuple(1000 * time for time in times),
         losses=process.losses,
         wait_share=min(1.0, sum(step.wait_s for step in window) / total),
-        compile_s=_start_up_s(process.steps, total / len(window)),
+        # Beyond that of as many steady steps: mostly compilation.
+        compile_s=sum(time - steady_s for time in early if time > 2 * steady_s),
         peak_bytes=ended.peak_bytes if ended and ended.peak_bytes is not None else peak_bytes,
         recompiles=ended.recompiles if ended else 0,
         graph_breaks=ended.graph_breaks if ended else 0,
     )
-
-
-def _start_up_s(steps: list[wire.StepTaken], steady_s: float) -> float:
-    """Time of the first steps beyond that of as many steady steps: mostly compilation."""
-    early = [step.train_s for step in steps if step.phase != "window"]
-    return sum(time - steady_s for time in early if time > 2 * steady_s)

@@ -53,7 +53,9 @@ def run(
 ) -> RankOutcome:
     """The trial from start to end. A crash, a hang or a refusal is an outcome too."""
     layout = layout.begun()
-    folder = bench.folder / f"{_kind(layout)}-{layout.size}"
+    # No two trials of one program share a folder.
+    kind = "rounding" if layout.rounding else "ranks" if layout.native is None else "native"
+    folder = bench.folder / f"{kind}-{layout.size}"
     deadline = time.monotonic() + limit_s
     processes = Processes()
     with ExitStack() as stack:
@@ -63,15 +65,23 @@ def run(
         ]
         late = _follow(programs, processes, deadline)
         if layout.native is not None and not late:
-            _hear_all(programs, processes)
-        first = _first_to_fail(programs)
+            ends_at = time.monotonic() + NATIVE_ENDS_S
+            for program in programs:  # they end after the same step
+                program.wait(max(0.0, ends_at - time.monotonic()))
+            _collect(programs[0], processes)
+        failed = [program for program in programs if program.returncode]
+        killed = [program for program in failed if (program.returncode or 0) < 0]
+        first = next(iter([*killed, *failed, *programs]))
         peak = programs[0].memory_bytes()
         leading = _rank_0(processes)
         steps = leading.step_count if leading is not None else 0
         error = why_unmeasured(first, late, limit_s, first.returncode, steps)
     refused = next((process.refused for process in processes.all if process.refused), None)
-    complete = leading is not None and leading.ended is not None and refused is None
-    figures = _figures(leading, peak, layout, processes) if complete else None
+    figures = None
+    if leading is not None and leading.ended is not None and refused is None:
+        figures = measured(leading, peak, 1 if layout.native is None else layout.size)
+        if figures is not None and layout.native is not None:  # each has a part of the work
+            figures = replace(figures, losses=mean_losses(processes.training, layout.size))
     seen = [process.ranks for process in processes.all if process.ranks is not None]
     return RankOutcome(
         measured=figures,
@@ -80,13 +90,6 @@ def run(
         error=None if figures is not None else refused.reason if refused else error,
         log=str(first.log),
     )
-
-
-def _kind(layout: RankLayout) -> str:
-    """The trial's kind: no two trials of one program share a folder."""
-    if layout.rounding:
-        return "rounding"
-    return "native" if layout.native is not None else "ranks"
 
 
 def _started(
@@ -136,28 +139,6 @@ def _follow(programs: list[TrialProcess], processes: Processes, deadline: float)
     return False
 
 
-def _figures(
-    leading: Process | None, peak: int | None, layout: RankLayout, processes: Processes
-) -> Measurement | None:
-    """Rank 0's figures, or those of all together if each rank has its own part of the work."""
-    if leading is None:
-        return None
-    if layout.native is None:
-        return measured(leading, peak)
-    figures = measured(leading, peak, layout.size)
-    if figures is None:
-        return None
-    return replace(figures, losses=mean_losses(processes.training, layout.size))
-
-
-def _hear_all(programs: list[TrialProcess], processes: Processes) -> None:
-    """Wait until all have ended: they do so after the same step."""
-    deadline = time.monotonic() + NATIVE_ENDS_S
-    for program in programs:
-        program.wait(max(0.0, deadline - time.monotonic()))
-    _collect(programs[0], processes)
-
-
 def mean_losses(ranks: Sequence[Process], size: int) -> tuple[float | None, ...]:
     """The mean of each step over all ranks; None if a rank has none; empty if not all reported."""
     told = [process.losses for process in ranks if process.losses]
@@ -178,10 +159,3 @@ def _collect(program: TrialProcess, processes: Processes) -> None:
 
 def _rank_0(processes: Processes) -> Process | None:
     return next((process for process in processes.training if process.rank == 0), None)
-
-
-def _first_to_fail(programs: list[TrialProcess]) -> TrialProcess:
-    """A rank that ended with an error, or rank 0 if none did."""
-    failed = [program for program in programs if program.returncode]
-    killed = [program for program in failed if (program.returncode or 0) < 0]
-    return next(iter([*killed, *failed, *programs]))

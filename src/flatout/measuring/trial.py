@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from flatout.knowledge import boosts as known
 from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.one.command import Command
-from flatout.running.one.records import Process, Processes
+from flatout.running.one.records import Processes
 from flatout.running.one.trial_process import LOG, TrialProcess, start_trial
 from flatout_agent import wire
 
@@ -127,8 +127,16 @@ def run(
         late = _follow(program, processes, on_step, began + limit_s)
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()
-        error = _error(processes.leading, program, late, limit_s, returncode)
-    leading, world = processes.leading, len(processes.training) or 1
+        leading = processes.leading
+        ended = leading.ended if leading is not None else None
+        window = [step for step in leading.steps if step.phase == "window"] if leading else []
+        ended_well = not returncode and len(window) >= LEAST_STEPS
+        is_complete = ended is not None and (ended.reason == "window" or ended_well)
+        error = None
+        if late or not is_complete:
+            steps = leading.step_count if leading is not None else 0
+            error = why_unmeasured(program, late, limit_s, returncode, steps)
+    world = len(processes.training) or 1
     figures = measured(leading, peak, world) if leading is not None and error is None else None
     return Outcome(
         process=leading,
@@ -177,19 +185,6 @@ def _collect(program: TrialProcess, processes: Processes, on_step: StepSeen) -> 
             on_step(record)
 
 
-def _error(
-    leading: Process | None,
-    program: TrialProcess,
-    late: bool,
-    limit_s: float,
-    returncode: int | None,
-) -> str | None:
-    if not late and leading is not None and _measured_to_the_end(leading, returncode):
-        return None
-    steps = leading.step_count if leading is not None else 0
-    return why_unmeasured(program, late, limit_s, returncode, steps)
-
-
 def why_unmeasured(
     program: TrialProcess, late: bool, limit_s: float, returncode: int | None, steps: int
 ) -> str:
@@ -199,22 +194,9 @@ def why_unmeasured(
     """
     if late:
         return f"stopped after {limit_s:.0f} s with {steps} steps taken"
-    tail = next(reversed(list(_meaningful(program.log_tail(20)))), "")
+    lines = [line.strip() for line in program.log_tail(20) if line.strip(" ^~|\t")]
+    tail = lines[-1] if lines else ""
     if returncode:
         ending = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         return f"{tail} ({ending})" if tail else ending
     return f"the program ended by itself after {steps} steps: too few to measure"
-
-
-def _measured_to_the_end(process: Process, returncode: int | None) -> bool:
-    """Whether the window is complete, or the program ended well with enough of it."""
-    if process.ended is None:
-        return False
-    if process.ended.reason == "window":
-        return True
-    window = [step for step in process.steps if step.phase == "window"]
-    return not returncode and len(window) >= LEAST_STEPS
-
-
-def _meaningful(lines: list[str]) -> Iterator[str]:
-    return (line.strip() for line in lines if line.strip(" ^~|\t"))

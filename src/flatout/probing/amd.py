@@ -46,12 +46,12 @@ def cards(root: Path) -> tuple[Path, ...] | None:
         return None
     numbered = [card for card in entries if re.fullmatch(r"card[0-9]{1,6}", card.name)]
     numbered.sort(key=lambda card: int(card.name.removeprefix("card")))
-    return tuple(device for card in numbered if _is_amd(device := card / "device"))
-
-
-def _is_amd(device: Path) -> bool:
-    driver = reading.link_name(device / "driver")
-    return reading.text(device / "vendor") == "0x1002" and driver == "amdgpu"
+    return tuple(
+        device
+        for device in (card / "device" for card in numbered)
+        if reading.text(device / "vendor") == "0x1002"
+        and reading.link_name(device / "driver") == "amdgpu"
+    )
 
 
 def asleep(device: Path) -> bool:
@@ -62,14 +62,21 @@ def asleep(device: Path) -> bool:
 def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
     address = device.resolve().name.lower()
     node = by_address.get(address)
+    number = reading.text(device / "device") or ""
+    name = reading.text(device / "product_name")  # servers' boards have one of their own
+    if not name:
+        revision = (reading.text(device / "revision") or "").removeprefix("0x")
+        lists = (reading.text(root / path) for path in NAMES)
+        names = (from_list(text, number.removeprefix("0x"), revision) for text in lists if text)
+        name = next((name for name in names if name), None)
     total = reading.number(device / "mem_info_vram_total")
     base = Gpu(
         vendor="amd",
-        name=_name(root, device),
+        name=name,
         index=node.index if node else None,
         uuid=reading.text(device / "unique_id") or None,
         pci_address=address if ADDRESS.fullmatch(address) else None,
-        pci_id=_pci_id(device),
+        pci_id=f"1002:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None,
         driver_sees=True,
         kernel_driver="amdgpu",
         gfx=node.gfx if node else None,
@@ -141,11 +148,6 @@ def _clocks(path: Path) -> tuple[int | None, int | None]:
     return now, max((int(clock) for clock, _ in lines), default=None)
 
 
-def _pci_id(device: Path) -> str | None:
-    number = reading.text(device / "device") or ""
-    return f"1002:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None
-
-
 def nodes(root: Path) -> tuple[Node, ...]:
     """The GPUs of the compute driver (KFD) that this container may use."""
     folder = root / "sys/class/kfd/kfd/topology/nodes"
@@ -180,18 +182,6 @@ def gfx(version: int | None) -> str | None:
     return f"gfx{major}{minor:x}{stepping:x}" if minor < 16 and stepping < 16 else None
 
 
-def _name(root: Path, device: Path) -> str | None:
-    """The board's own name (servers), or libdrm's for its device and revision."""
-    product = reading.text(device / "product_name")
-    if product:
-        return product
-    number = (reading.text(device / "device") or "").removeprefix("0x")
-    revision = (reading.text(device / "revision") or "").removeprefix("0x")
-    lists = (reading.text(root / name) for name in NAMES)
-    candidates = (from_list(text, number, revision) for text in lists if text)
-    return next((name for name in candidates if name), None)
-
-
 def from_list(text: str, number: str, revision: str) -> str | None:
     """The name in amdgpu.ids, whose lines are "744C, C8, AMD Radeon RX 7900 XTX"."""
     for line in text.splitlines():
@@ -221,7 +211,8 @@ def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
     folders = [root / configured] if configured else []
     folders.append(root / "opt/rocm")
     numbered = [entry for entry in reading.entries(root / "opt") or () if _release(entry.name[5:])]
-    folders += sorted(numbered, key=lambda folder: _parts(folder.name[5:]), reverse=True)
+    numbered.sort(key=lambda folder: [int(part) for part in folder.name[5:].split(".")])
+    folders += reversed(numbered)
     for folder in folders:
         text = reading.text(folder / ".info/version") or ""
         if _release(text.split("-")[0]):
@@ -231,10 +222,6 @@ def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
 
 def _release(text: str) -> bool:
     return bool(re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}", text))
-
-
-def _parts(release: str) -> list[int]:
-    return [int(part) for part in release.split(".")]
 
 
 if sys.platform == "linux":

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from flatout.nouns.machine import Container
 from flatout.probing import reading
 
 ROOT = Path("/")
+GPU_FILE = re.compile(r"nvidia[0-9]+|kfd|dxg|nvhost-gpu|nvhost-ctrl-gpu")
 
 INITIAL_NAMESPACES = {
     "pid": 4026531836,
@@ -53,10 +53,12 @@ def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -
     wsl = wsl_version(root)
     kind = _kind(variables, root, wsl is not None)
     is_inside = kind is not None or wsl is not None
+    devices = reading.entries(root / "dev") if is_inside else None
+    has_gpu = None if devices is None else any(GPU_FILE.fullmatch(file.name) for file in devices)
     return Container(
         kind=kind,
         wsl=wsl,
-        gpu_passed_through=_gpu_files(root / "dev") if is_inside else None,
+        gpu_passed_through=has_gpu,
         virtual_machine="microsoft" if wsl == 2 else _virtual_machine(root),
     )
 
@@ -74,7 +76,9 @@ def isolated(root: Path = ROOT) -> bool | None:
 
 def wsl_version(root: Path = ROOT) -> int | None:
     """1 or 2, from the kernel's release, or None if not WSL."""
-    release = _kernel_release(root).lower()
+    # The third word is the kernel's release; the rest names whoever built the kernel.
+    words = (reading.text(root / "proc/version") or "").split()
+    release = words[2].lower() if words[:2] == ["Linux", "version"] and len(words) > 2 else ""
     if "microsoft" in release:
         first = "wsl2" not in release and "standard" not in release
         return 1 if first and release.startswith(("3.4", "4.4.0-")) else 2
@@ -83,32 +87,19 @@ def wsl_version(root: Path = ROOT) -> int | None:
     return None
 
 
-def _kernel_release(root: Path) -> str:
-    """The third word of /proc/version; the rest names whoever built the kernel."""
-    words = (reading.text(root / "proc/version") or "").split()
-    return words[2] if words[:2] == ["Linux", "version"] and len(words) > 2 else ""
-
-
-@dataclass(frozen=True)
-class _Traces:
-    """What container engines leave behind."""
-
-    groups: str
-    root_mount: str
-    overlay: bool
-
-
 def _kind(environment: Mapping[str, str], root: Path, wsl: bool) -> str | None:
     if any(name in environment for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")):
         return "singularity"  # it shares all namespaces except one with the machine
-    traces = _traces(root)
-    by_group = _first_match(GROUPS, traces.groups)
+    groups = [reading.text(root / "proc" / process / "cgroup") or "" for process in ("1", "self")]
+    by_group = _first_match(GROUPS, "\n".join(groups))
+    mounts = (reading.text(root / "proc/self/mountinfo") or "").splitlines()
+    root_mount = next((line for line in mounts if line.split(" ")[4:5] == ["/"]), "")
     is_isolated = isolated(root)
     if is_isolated is False and by_group is None:
         return None
-    if wsl and by_group is None and not traces.overlay:
+    if wsl and by_group is None and " - overlay " not in root_mount:
         return None  # the distribution itself, to which WSL gives its own namespaces
-    return _engine(environment, root) or by_group or _first_match(ROOT_MOUNTS, traces.root_mount)
+    return _engine(environment, root) or by_group or _first_match(ROOT_MOUNTS, root_mount)
 
 
 def _engine(environment: Mapping[str, str], root: Path) -> str | None:
@@ -126,28 +117,8 @@ def _engine(environment: Mapping[str, str], root: Path) -> str | None:
     return "lxc" if reading.exists(root / "dev/.lxc") else None
 
 
-def _traces(root: Path) -> _Traces:
-    """Cgroups of this process and of process 1, and the mount of the root folder."""
-    groups = "\n".join(
-        reading.text(root / "proc" / process / "cgroup") or "" for process in ("1", "self")
-    )
-    mounts = (reading.text(root / "proc/self/mountinfo") or "").splitlines()
-    first = next((line for line in mounts if line.split(" ")[4:5] == ["/"]), "")
-    return _Traces(groups, first, " - overlay " in first)
-
-
 def _first_match(table: Iterable[tuple[str, str]], text: str) -> str | None:
     return next((name for name, words in table if re.search(words, text)), None)
-
-
-def _gpu_files(devices: Path) -> bool | None:
-    files = reading.entries(devices)
-    if files is None:
-        return None
-    return any(
-        re.fullmatch(r"nvidia[0-9]+|kfd|dxg|nvhost-gpu|nvhost-ctrl-gpu", file.name)
-        for file in files
-    )
 
 
 def _virtual_machine(root: Path) -> str | None:
@@ -161,21 +132,12 @@ def _virtual_machine(root: Path) -> str | None:
         return hypervisor
     if maker.startswith("Amazon EC2"):
         return None if "metal" in maker else "kvm"
-    return _by_clock(root) if _hypervisor(root) else None
-
-
-def _by_clock(root: Path) -> str | None:
+    cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
+    signs = ("proc/device-tree/hypervisor", "sys/hypervisor/type")  # ARM's device tree
+    if "hypervisor" not in flags.split() and not any(reading.exists(root / p) for p in signs):
+        return None
     clocks = root / "sys/devices/system/clocksource/clocksource0/available_clocksource"
     hypervisors = {"kvm-clock": "kvm", "hyperv_clocksource_tsc_page": "microsoft", "xen": "xen"}
     words = (reading.text(clocks) or "").split()
     return next((hypervisors[word] for word in words if word in hypervisors), None)
-
-
-def _hypervisor(root: Path) -> bool:
-    """Whether the processor (x86) or the device tree (ARM) reports a hypervisor."""
-    cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
-    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
-    if "hypervisor" in flags.split():
-        return True
-    signs = ("proc/device-tree/hypervisor", "sys/hypervisor/type")
-    return any(reading.exists(root / path) for path in signs)

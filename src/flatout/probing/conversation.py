@@ -74,7 +74,9 @@ def answer(line: str) -> dict[str, Any]:
     """
     _, mark, text = line.partition(MARK)
     try:
-        content = json.loads(text, parse_constant=_none, parse_float=_number) if mark else {}
+        content = (
+            json.loads(text, parse_constant=lambda name: None, parse_float=_number) if mark else {}
+        )
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -164,7 +166,10 @@ class Conversation:
         last = next((line for line in reversed(self._errors) if line.strip()), "").strip()
         code = self._process.returncode
         if code is not None and code < 0:
-            return f"ended by {_signal(-code)}{f': {last}' if last else ''}"
+            cause = f"signal {-code}"
+            with contextlib.suppress(ValueError):
+                cause = f"{cause} ({signal.Signals(-code).name})"
+            return f"ended by {cause}{f': {last}' if last else ''}"
         return last or f"ended with exit code {code}"
 
     def end(self) -> None:
@@ -219,16 +224,5 @@ def _end_running() -> None:
         talk.end()
 
 
-def _none(name: str) -> None:
-    return None
-
-
 def _number(text: str) -> float | None:
     return number if math.isfinite(number := float(text)) else None
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"

@@ -59,53 +59,34 @@ def _count(logical: bool) -> int | None:
         return None
 
 
-if sys.platform == "win32":
-
-    def _name() -> str | None:
+def _name() -> str | None:
+    """As the system reports it; many ARM kernels give none. Raises OSError."""
+    if sys.platform == "win32":
         import winreg
 
         path = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
             return str(winreg.QueryValueEx(key, "ProcessorNameString")[0])
-
-    def _affinity() -> int | None:
-        try:
-            return len(psutil.Process().cpu_affinity() or ()) or None
-        except (psutil.Error, OSError):
-            return None
-
-elif sys.platform == "darwin":
-
-    def _name() -> str | None:
+    if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=5, check=True
         ).stdout.strip()
-
-    def _affinity() -> int | None:
-        return None
-
-else:
-
-    def _name() -> str | None:
-        return _from_cpuinfo(_first_processor())
-
-    def _affinity() -> int | None:
-        try:
-            return len(os.sched_getaffinity(0))
-        except OSError:
-            return None
-
-
-def _first_processor() -> str:
     with CPUINFO.open("rb") as file:
-        return file.read(FIRST_PROCESSOR_BYTES).decode(errors="replace")
-
-
-def _from_cpuinfo(text: str) -> str | None:
-    """The first "model name" of /proc/cpuinfo; many ARM kernels give none."""
+        text = file.read(FIRST_PROCESSOR_BYTES).decode(errors="replace")
     for line in text.splitlines():
         key, separator, value = line.partition(":")
         if separator and key.strip().lower() in ("model name", "cpu model"):
             return value.strip() or None
     return None
+
+
+def _affinity() -> int | None:
+    if sys.platform == "darwin":
+        return None
+    try:
+        if sys.platform == "win32":
+            return len(psutil.Process().cpu_affinity() or ()) or None
+        return len(os.sched_getaffinity(0))
+    except (psutil.Error, OSError):
+        return None

@@ -26,65 +26,46 @@ NETWORK = re.compile(
 
 
 def disks(environment: Mapping[str, str] | None = None) -> tuple[Disk, ...] | None:
-    """The working folder, the temporary folder, and the folders of compilers' caches."""
-    places = _places(os.environ if environment is None else environment)
-    mounted = mounts()
-    return tuple(_disk(use, path, mounted) for use, path in places)
+    """The working folder, the temporary folder, and the folders of compilers' caches.
 
-
-def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each use and its folder, without a removed current folder or a missing home."""
+    A removed current folder and a missing home are left out.
+    """
+    environment = os.environ if environment is None else environment
     places = []
     with contextlib.suppress(OSError):
         places.append(("work", str(Path.cwd())))
-    places.append(("temporary", _temporary(environment)))
-    caches = [environment.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
-    caches.insert(0, environment.get("XDG_CACHE_HOME") or _home_cache())
-    return places + [("cache", path) for path in dict.fromkeys(caches) if path]
-
-
-def _temporary(environment: Mapping[str, str]) -> str:
-    """The folder that Python chooses, or the environment's if none is writable."""
     try:
-        return tempfile.gettempdir()
-    except OSError:
-        return environment.get("TMPDIR") or "/tmp"
-
-
-def _home_cache() -> str | None:
-    try:
-        return str(Path.home() / ".cache")
-    except RuntimeError:
-        return None
-
-
-def _disk(use: str, path: str, mount_points: Iterable[tuple[str, str]]) -> Disk:
-    """Facts about the folder, or its nearest existing ancestor."""
-    folder = _nearest(Path(path))
-    name = file_system(os.path.realpath(folder), mount_points)
-    total, free = _sizes(folder)
-    return Disk(
-        path=path,
-        use=use,
-        total_bytes=total,
-        free_bytes=free,
-        file_system=name,
-        network=None if name is None else NETWORK.fullmatch(name) is not None,
-    )
-
-
-def _nearest(path: Path) -> Path:
-    folders = (path, *path.parents)
-    return next((folder for folder in folders if reading.exists(folder)), folders[-1])
-
-
-def _sizes(folder: Path) -> tuple[int | None, int | None]:
-    """Total bytes, and bytes free for this user; some network file systems report 0 and 0."""
-    try:
-        usage = shutil.disk_usage(folder)
-    except (OSError, ValueError):
-        return None, None
-    return (usage.total, usage.free) if usage.total > 0 else (None, None)
+        temporary = tempfile.gettempdir()
+    except OSError:  # no folder is writable
+        temporary = environment.get("TMPDIR") or "/tmp"
+    places.append(("temporary", temporary))
+    users = environment.get("XDG_CACHE_HOME")
+    if not users:
+        with contextlib.suppress(RuntimeError):
+            users = str(Path.home() / ".cache")
+    caches = [users, *map(environment.get, ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"))]
+    places += [("cache", path) for path in dict.fromkeys(caches) if path]
+    mounted, found = mounts(), []
+    for use, path in places:
+        folders = (Path(path), *Path(path).parents)
+        folder = next((folder for folder in folders if reading.exists(folder)), folders[-1])
+        name = file_system(os.path.realpath(folder), mounted)
+        total = free = None
+        with contextlib.suppress(OSError, ValueError):
+            total, _, free = shutil.disk_usage(folder)
+        if not total:  # some network file systems report 0 and 0
+            total = free = None
+        found.append(
+            Disk(
+                path=path,
+                use=use,
+                total_bytes=total,
+                free_bytes=free,
+                file_system=name,
+                network=None if name is None else NETWORK.fullmatch(name) is not None,
+            )
+        )
+    return tuple(found)
 
 
 def file_system(path: str, mount_points: Iterable[tuple[str, str]]) -> str | None:

@@ -19,22 +19,21 @@ def network_ports() -> tuple[NetworkPort, ...] | None:
     if cards is None:
         present = reading.exists(CLASSES / "infiniband")
         return () if present is False else None
-    return tuple(
-        _port(card.name, port)
-        for card in cards
-        for port in reading.entries(card / "ports") or ()
-        if port.name.isdecimal()
-    )
-
-
-def _port(card: str, folder: Path) -> NetworkPort:
-    layer = reading.text(folder / "link_layer")
-    return NetworkPort(
-        name=f"{card}/{folder.name}",
-        state=state(reading.text(folder / "state")),
-        rate_gbit_per_s=rate(reading.text(folder / "rate")),
-        link_layer=layer.lower() if layer and layer in ("InfiniBand", "Ethernet") else None,
-    )
+    ports = []
+    for card in cards:
+        for port in reading.entries(card / "ports") or ():
+            if port.name.isdecimal():
+                layer = reading.text(port / "link_layer")
+                known = layer.lower() if layer and layer in ("InfiniBand", "Ethernet") else None
+                ports.append(
+                    NetworkPort(
+                        name=f"{card.name}/{port.name}",
+                        state=state(reading.text(port / "state")),
+                        rate_gbit_per_s=rate(reading.text(port / "rate")),
+                        link_layer=known,
+                    )
+                )
+    return tuple(ports)
 
 
 def state(text: str | None) -> str | None:

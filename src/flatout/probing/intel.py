@@ -23,28 +23,29 @@ def from_sysfs(root: Path) -> tuple[Gpu, ...] | None:
     if cards is None:
         absent = reading.exists(root / "sys/class/drm") is False
         return () if absent and reading.entries(root / "sys/class") else None
-    candidates = [_gpu(card) for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
-    return tuple(gpu for gpu in candidates if gpu is not None)
-
-
-def _gpu(card: Path) -> Gpu | None:
-    device = card / "device"
-    driver = reading.link_name(device / "driver")
-    if reading.text(device / "vendor") != "0x8086" or driver not in DRIVERS:
-        return None
-    address = device.resolve().name.lower()
-    number = reading.text(device / "device") or ""
-    memory = own_memory(card)
-    shared = False if memory else True if address == INTEGRATED else None
-    return Gpu(
-        vendor="intel",
-        pci_address=address if re.fullmatch(r"[0-9a-f:]{10,14}\.[0-7]", address) else None,
-        pci_id=f"8086:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None,
-        driver_sees=True,
-        kernel_driver=driver,
-        memory_bytes=memory,
-        shared_memory=shared,
-    )
+    found = []
+    for card in cards:
+        if not re.fullmatch(r"card[0-9]+", card.name):
+            continue
+        device = card / "device"
+        driver = reading.link_name(device / "driver")
+        if reading.text(device / "vendor") != "0x8086" or driver not in DRIVERS:
+            continue
+        address = device.resolve().name.lower()
+        number = reading.text(device / "device") or ""
+        memory = own_memory(card)
+        found.append(
+            Gpu(
+                vendor="intel",
+                pci_address=address if re.fullmatch(r"[0-9a-f:]{10,14}\.[0-7]", address) else None,
+                pci_id=f"8086:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None,
+                driver_sees=True,
+                kernel_driver=driver,
+                memory_bytes=memory,
+                shared_memory=False if memory else True if address == INTEGRATED else None,
+            )
+        )
+    return tuple(found)
 
 
 def own_memory(card: Path) -> int | None:

@@ -20,7 +20,7 @@ from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
 from flatout.nouns.decoding import decode
-from flatout.nouns.interpreter import Interpreter, Torch
+from flatout.nouns.interpreter import Interpreter
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
@@ -57,7 +57,10 @@ class Question:
         self._start_error = ""
         try:
             command = [executable, str(conversation.program("facts"))]
-            scratch = self._scratch() if deep else None
+            scratch = None
+            if deep:
+                folder = tempfile.TemporaryDirectory(prefix="flatout-", ignore_cleanup_errors=True)
+                scratch = self._resources.enter_context(folder)
             env = conversation.environment(environ, scratch)
             talk = Conversation([*command, *(["--deep"] if deep else [])], env)
             self._talk = self._resources.enter_context(talk)
@@ -101,10 +104,6 @@ class Question:
         error = old if parts < OLDEST else ending or "reported nothing"
         return Interpreter(executable=self._executable, version=version, error=error)
 
-    def _scratch(self) -> str:
-        folder = tempfile.TemporaryDirectory(prefix="flatout-", ignore_cleanup_errors=True)
-        return self._resources.enter_context(folder)
-
 
 def add(facts: dict[str, Any], answer: dict[str, Any]) -> None:
     """Merge a later answer into the facts."""
@@ -147,21 +146,18 @@ def interrupted(python: Interpreter, facts: dict[str, Any], ending: str, late: b
     torch = python.torch
     if torch is None:
         return python if late else dataclasses.replace(python, error=ending)
-    return dataclasses.replace(python, torch=_with_ending(torch, facts["torch"], ending, late))
-
-
-def _with_ending(torch: Torch, torch_facts: dict[str, Any], ending: str, late: bool) -> Torch:
     if torch.imported is None:
         changes = {} if late else {"imported": False, "import_error": ending}
-    elif torch.imported and "cuda_available" not in torch_facts:
+    elif torch.imported and "cuda_available" not in facts["torch"]:
         changes = {"cuda_error": f"torch was looking for devices: {ending}"}
-    elif torch.imported and "compile_works" not in torch_facts and not late:
+    elif torch.imported and "compile_works" not in facts["torch"] and not late:
         changes = {"compile_works": False, "compile_error": ending}
-    elif torch.imported and "compile_works" not in torch_facts:
+    elif torch.imported and "compile_works" not in facts["torch"]:
         changes = {"compile_error": ending}
     else:
         changes = {}
-    return dataclasses.replace(torch, **changes)  # type: ignore[arg-type]
+    torch = dataclasses.replace(torch, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(python, torch=torch)
 
 
 def compiler(environ: Mapping[str, str], system: str = sys.platform) -> str | None:

@@ -12,6 +12,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from flatout.nouns.machine import Container, DeviceFile, LinuxKernel
@@ -65,6 +66,8 @@ MODULE_FILE = re.compile(
 )
 """Debian ships nvidia-current.ko or nvidia-tesla-470.ko, all others nvidia.ko."""
 DEVICES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|kfd|dxg|nvmap|nvhost-gpu|nvhost-ctrl-gpu")
+GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+"""PCI classes of screens and accelerators."""
 FABRIC_MANAGER = "nv-fabricmanage"
 """The kernel keeps 15 letters of a process's name."""
 
@@ -78,6 +81,9 @@ if sys.platform == "linux":
         loaded = modules(root)
         guest = inside.kind is not None or inside.wsl is not None
         releases = None if guest else nvidia_releases(root)
+        groups = None  # of this process; a new group takes effect at the user's next login
+        with suppress(OSError):
+            groups = tuple(map(_group_name, dict.fromkeys([os.getegid(), *os.getgroups()])))
         return LinuxKernel(
             modules=loaded,
             nvidia_module_on_disk=None if releases is None else release in releases,
@@ -88,24 +94,8 @@ if sys.platform == "linux":
             numa_nodes=numa_nodes(root),
             fabric_manager=fabric_manager(root),
             device_files=device_files(root, () if guest else loaded or (), inside.wsl == 2),
-            user_groups=_groups(),
+            user_groups=groups,
         )
-
-    def _groups() -> tuple[str, ...] | None:
-        """Groups of this process; a new group takes effect at the user's next login."""
-        import grp
-
-        names = []
-        try:
-            numbers = dict.fromkeys([os.getegid(), *os.getgroups()])
-        except OSError:
-            return None
-        for number in numbers:
-            try:
-                names.append(grp.getgrgid(number).gr_name)
-            except (KeyError, OSError):
-                names.append(str(number))
-        return tuple(names)
 
     def _group_name(number: int) -> str:
         import grp
@@ -186,23 +176,18 @@ def iommu(root: Path) -> bool | None:
     groups = reading.entries(root / "sys/kernel/iommu_groups")
     if groups == []:
         return False
-    kinds = _gpu_domains(root) or {reading.text(group / "type") for group in groups or ()}
+    kinds: set[str | None] = set()
+    for device in reading.entries(root / "sys/bus/pci/devices") or ():
+        is_gpu = (reading.text(device / "class") or "").startswith(GPU_CLASSES)
+        if is_gpu and (domain := reading.text(device / "iommu_group/type")):
+            kinds.add(domain)
+    kinds = kinds or {reading.text(group / "type") for group in groups or ()}
     if any((kind or "").startswith("DMA") for kind in kinds):
         return True
     line = (reading.text(root / "proc/cmdline") or "").split()
     if kinds == {"identity"} or "iommu=pt" in line or "iommu.passthrough=1" in line:
         return False
     return None
-
-
-def _gpu_domains(root: Path) -> set[str | None]:
-    domains: set[str | None] = set()
-    for device in reading.entries(root / "sys/bus/pci/devices") or ():
-        kind = reading.text(device / "class") or ""
-        accelerator = kind.startswith(("0x0300", "0x0302", "0x0380", "0x1200"))
-        if accelerator and (domain := reading.text(device / "iommu_group/type")):
-            domains.add(domain)
-    return domains
 
 
 def numa_nodes(root: Path) -> int | None:
@@ -230,16 +215,14 @@ def fabric_manager(root: Path) -> bool | None:
     if FABRIC_MANAGER in names:
         return True
     sees_all_processes = surroundings.isolated(root) is False and reading.text(root / "proc/1/comm")
-    return False if sees_all_processes and _switches(root) else None
-
-
-def _switches(root: Path) -> bool:
-    """Whether NVSwitches (NVIDIA bridges) are on the bus."""
-    return any(
+    if not sees_all_processes:
+        return None
+    has_switch = any(  # an NVSwitch is a bridge by NVIDIA
         (reading.text(device / "class") or "").startswith("0x0680")
         and reading.text(device / "vendor") == "0x10de"
         for device in reading.entries(root / "sys/bus/pci/devices") or ()
     )
+    return False if has_switch else None
 
 
 def device_files(
@@ -252,27 +235,26 @@ def device_files(
     present = [f"/dev/{file.name}" for file in entries if DEVICES.fullmatch(file.name)]
     renders = reading.entries(root / "dev/dri") or ()
     present += [f"/dev/dri/{file.name}" for file in renders if file.name.startswith("renderD")]
-    missing = [path for path in _expected_paths(root, set(loaded), wsl) if path not in present]
+    drivers = set(loaded)
+    expected = []
+    if "nvidia" in drivers:
+        for card in reading.entries(root / "proc/driver/nvidia/gpus") or ():
+            information = reading.text(card / "information") or ""
+            minor = re.search(r"^Device Minor:\s*([0-9]{1,3})\s*$", information, re.MULTILINE)
+            expected += [f"/dev/nvidia{minor[1]}"] if minor else []
+        expected.append("/dev/nvidiactl")
+    if "nvidia_uvm" in drivers:
+        expected.append("/dev/nvidia-uvm")
+    if "amdgpu" in drivers:
+        expected.append("/dev/kfd")
+    if wsl:
+        expected.append("/dev/dxg")
+    missing = [path for path in expected if path not in present]
     files = (_device_file(root, path) for path in present)
     return (
         *(file for file in files if file is not None),
         *(DeviceFile(path, exists=False) for path in missing),
     )
-
-
-def _expected_paths(root: Path, loaded: set[str], wsl: bool) -> list[str]:
-    paths = []
-    if "nvidia" in loaded:
-        for card in reading.entries(root / "proc/driver/nvidia/gpus") or ():
-            information = reading.text(card / "information") or ""
-            minor = re.search(r"^Device Minor:\s*([0-9]{1,3})\s*$", information, re.MULTILINE)
-            paths += [f"/dev/nvidia{minor[1]}"] if minor else []
-        paths.append("/dev/nvidiactl")
-    if "nvidia_uvm" in loaded:
-        paths.append("/dev/nvidia-uvm")
-    if "amdgpu" in loaded:
-        paths.append("/dev/kfd")
-    return [*paths, "/dev/dxg"] if wsl else paths
 
 
 def _device_file(root: Path, path: str) -> DeviceFile | None:

@@ -51,25 +51,24 @@ def libraries(
         return ()
     configured = _in_folders(reading.folders(environ.get("LD_LIBRARY_PATH")), "library_path", LINUX)
     text = (cached or _cache)(environ)
-    default = _in_folders(folders, "loader", LINUX) if text is None else _in_cache(text)
-    return _distinct([*configured, *default])
+    if text is None:
+        return _distinct([*configured, *_in_folders(folders, "loader", LINUX)])
+    # Lines like `libcudnn.so.9 (libc6,x86-64) => /usr/lib/.../libcudnn.so.9`
+    entries = re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S.*?)\s*$", text, flags=re.MULTILINE)
+    has_64_bit = any("," in flags for _, flags, _ in entries)
+    cached_libraries = [
+        library
+        for _, flags, path in entries
+        if ("," in flags or not has_64_bit)  # not the 32-bit library of a 64-bit system
+        and (library := _library(Path(path), "loader", LINUX)) is not None
+    ]
+    return _distinct([*configured, *cached_libraries])
 
 
 def _cache(environ: Mapping[str, str]) -> str | None:
     # musl's loader has no cache; its ldconfig, if any, prints nothing useful.
     output = conversation.output(CACHE, environ, CACHE_S)
     return output if output and "=>" in output else None
-
-
-def _in_cache(text: str) -> Iterator[Library]:
-    """Libraries in lines like `libcudnn.so.9 (libc6,x86-64) => /usr/lib/.../libcudnn.so.9`."""
-    entries = re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S.*?)\s*$", text, flags=re.MULTILINE)
-    has_64_bit = any("," in flags for _, flags, _ in entries)
-    for _, flags, path in entries:
-        if has_64_bit and "," not in flags:
-            continue  # the 32-bit library of a 64-bit system
-        if (library := _library(Path(path), "loader", LINUX)) is not None:
-            yield library
 
 
 def _in_folders(folders: Iterable[str], source: str, shape: re.Pattern[str]) -> Iterator[Library]:
@@ -90,7 +89,10 @@ def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
     match = shape.fullmatch(real.name) or shape.fullmatch(path.name)
     if match is None:
         return None
-    version = _windows_version(match[2]) if shape is WINDOWS else match[2]
+    version = match[2]
+    if shape is WINDOWS:  # 12 in cudart64_12, 10.2 in cudart64_102, any 11 in cudart64_110
+        is_major = len(version) < 3 or version == "110"
+        version = version[:2] if is_major else f"{version[:-1]}.{version[-1]}"
     # `libcuda.so` and `libcuda.so.1` name the interface's version, not the driver's.
     is_interface = match[1] == "libcuda" and "." not in (version or "")
     return Library(
@@ -99,13 +101,6 @@ def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
         version=None if is_interface else version,
         source=source,
     )
-
-
-def _windows_version(digits: str) -> str:
-    """CUDA's version: 12 for cudart64_12, 10.2 for cudart64_102, any 11 for cudart64_110."""
-    if len(digits) < 3 or digits == "110":
-        return digits[:2]
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _distinct(libraries_in_order: Iterable[Library]) -> tuple[Library, ...]:

@@ -12,11 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flatout.nouns.gpu import Driver, Gpu
-from flatout.nouns.machine import Container, Cpu, Limits, LinuxKernel, Machine, Memory, System, Xid
+from flatout.nouns.machine import Container, Cpu, Limits, LinuxKernel, Machine, Memory, System
 from flatout.probing import (
     amd,
     apple,
@@ -38,6 +37,7 @@ from flatout.probing import (
 )
 
 T = TypeVar("T")
+VendorAnswer = tuple[tuple[Gpu, ...] | None, Driver | None]
 QUICK_S = 1.5
 """Limit for all sources while a person waits; starting Python and drawing add to it."""
 NVIDIA_S = 8.0
@@ -79,16 +79,17 @@ class _Sources:
                 future.set_exception(error)
 
         threading.Thread(target=work, daemon=True, name=f"flatout-{name}").start()
-        return lambda: self._answer(name, future, deadline)
 
-    def _answer(self, name: str, future: Future[T], deadline: float) -> T | None:
-        try:
-            return future.result(max(self.left_s(), deadline - time.monotonic()))
-        except TimeoutError:
-            self.unread.append(f"{name}: no answer in time")
-        except Exception as error:
-            self.unread.append(f"{name}: {type(error).__name__}: {error}")
-        return None
+        def answer() -> T | None:
+            try:
+                return future.result(max(self.left_s(), deadline - time.monotonic()))
+            except TimeoutError:
+                self.unread.append(f"{name}: no answer in time")
+            except Exception as error:
+                self.unread.append(f"{name}: {type(error).__name__}: {error}")
+            return None
+
+        return answer
 
 
 def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machine:
@@ -100,12 +101,21 @@ def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machi
     question = sources.begin("python", lambda: interpreter.start(python, deep))()
     surroundings = sources.begin("container", container.container)() or Container()
     answers = _begin_system(sources, surroundings)
-    gpus = _begin_gpus(sources)
+    trace = nvidia.trace()
+    nvidia_answer = sources.begin("nvidia", lambda: nvidia.nvidia(limit_s=NVIDIA_S), NVIDIA_S + 1)
+    bus = sources.begin("pci", pci.gpus)
+    others = [
+        sources.begin("amd", lambda: _ask_vendor(amd)),
+        sources.begin("intel", lambda: _ask_vendor(intel)),
+        sources.begin("apple", lambda: _ask_vendor(apple)),
+    ]
+    xids = sources.begin("kernel log", lambda: xid.xids(trace))
     machine = Machine(
         container=surroundings, **{name: answer() for name, answer in answers.items()}
     )
-    machine = _with_gpus(machine, gpus)
-    cards = gpus.nvidia()
+    cards = nvidia_answer()
+    machine = _with_gpus(machine, cards, bus(), [answer for ask in others if (answer := ask())])
+    linux_kernel = dataclasses.replace(machine.kernel, xids=xids())
     if cards is not None and cards.late:
         sources.unread.append(f"nvidia: {cards.late}")
     left_s = sources.left_s()
@@ -114,6 +124,7 @@ def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machi
     )
     return dataclasses.replace(
         machine,
+        kernel=linux_kernel,
         interpreter=interpreter_answer(),
         unread=tuple(dict.fromkeys(sources.unread)),
         recorded=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -140,41 +151,21 @@ def _begin_system(sources: _Sources, surroundings: Container) -> dict[str, Calla
     }
 
 
-@dataclass(frozen=True)
-class _Gpus:
-    """Pending answers of the drivers and the bus."""
-
-    nvidia: Callable[[], nvidia.Nvidia | None]
-    bus: Callable[[], tuple[Gpu, ...] | None]
-    others: tuple[Callable[[], tuple[tuple[Gpu, ...] | None, Driver | None] | None], ...]
-    xids: Callable[[], tuple[Xid, ...] | None]
+def _ask_vendor(vendor: Any) -> VendorAnswer:
+    gpus = vendor.gpus()
+    return gpus, vendor.driver(gpus)
 
 
-def _begin_gpus(sources: _Sources) -> _Gpus:
-    def of(vendor: Any) -> tuple[tuple[Gpu, ...] | None, Driver | None]:
-        gpus = vendor.gpus()
-        return gpus, vendor.driver(gpus)
-
-    trace = nvidia.trace()
-    return _Gpus(
-        nvidia=sources.begin("nvidia", lambda: nvidia.nvidia(limit_s=NVIDIA_S), NVIDIA_S + 1),
-        bus=sources.begin("pci", pci.gpus),
-        others=(
-            sources.begin("amd", lambda: of(amd)),
-            sources.begin("intel", lambda: of(intel)),
-            sources.begin("apple", lambda: of(apple)),
-        ),
-        xids=sources.begin("kernel log", lambda: xid.xids(trace)),
-    )
-
-
-def _with_gpus(machine: Machine, answers: _Gpus) -> Machine:
-    """The machine with the GPUs of all vendors, their drivers, and the errors in the log."""
-    cards, bus = answers.nvidia(), answers.bus()
-    other_answers = [answer for ask in answers.others if (answer := ask()) is not None]
-    lists = [cards.gpus if cards else None, *(gpus for gpus, _ in other_answers)]
+def _with_gpus(
+    machine: Machine,
+    cards: nvidia.Nvidia | None,
+    bus: tuple[Gpu, ...] | None,
+    others: Sequence[VendorAnswer],
+) -> Machine:
+    """The machine with the GPUs of all vendors and their drivers."""
+    lists = [cards.gpus if cards else None, *(gpus for gpus, _ in others)]
     devices = [gpu for gpus in lists for gpu in gpus or ()]
-    drivers = [cards.driver if cards else None, *(driver for _, driver in other_answers)]
+    drivers = [cards.driver if cards else None, *(driver for _, driver in others)]
     answering_vendors = {"nvidia"} if cards is not None and cards.gpus is not None else set()
     allocated = any(name in (machine.environment or {}) for name in ALLOCATED)
     partial = allocated or machine.container.kind is not None
@@ -184,7 +175,6 @@ def _with_gpus(machine: Machine, answers: _Gpus) -> Machine:
         gpus=None if nothing else merged(devices, bus, answering_vendors, partial),
         gpu_pairs=cards.pairs if cards else None,
         drivers=tuple(driver for driver in drivers if driver is not None),
-        kernel=dataclasses.replace(machine.kernel, xids=answers.xids()),
     )
 
 
@@ -200,7 +190,13 @@ def merged(
     for card in bus or ():
         match = next((n for n, gpu in enumerate(merged_devices) if _same(gpu, card)), None)
         if match is not None:
-            merged_devices[match] = _completed(merged_devices[match], card)
+            gpu = merged_devices[match]
+            from_bus: dict[str, Any] = {
+                field.name: getattr(card, field.name)
+                for field in dataclasses.fields(Gpu)
+                if getattr(gpu, field.name) is None
+            }
+            merged_devices[match] = dataclasses.replace(gpu, **from_bus)
             continue
         driver_lists_vendor = any(gpu.vendor == card.vendor for gpu in devices)
         if partial and driver_lists_vendor:
@@ -215,13 +211,3 @@ def _same(gpu: Gpu, card: Gpu) -> bool:
         return gpu.pci_address == card.pci_address
     # Windows' list of adapters has no addresses; a name identifies one card there.
     return gpu.vendor == card.vendor and gpu.name is not None and gpu.name == card.name
-
-
-def _completed(gpu: Gpu, card: Gpu) -> Gpu:
-    """The GPU, with fields that the driver does not give filled in from the bus."""
-    missing: dict[str, Any] = {
-        field.name: getattr(card, field.name)
-        for field in dataclasses.fields(Gpu)
-        if getattr(gpu, field.name) is None
-    }
-    return dataclasses.replace(gpu, **missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -31,7 +32,12 @@ if sys.platform == "linux":
         sizes = limits.meminfo()
         total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
         used = total - free if total is not None and free is not None and free <= total else None
-        shared, shared_free = _shared()
+        shared = shared_free = None
+        with contextlib.suppress(OSError, ValueError):
+            status = os.statvfs(SHARED)
+            if status.f_blocks:  # 0 means a tmpfs without a limit
+                shared = status.f_blocks * status.f_frsize
+                shared_free = status.f_bavail * status.f_frsize
         return Memory(
             total_bytes=sizes.get("MemTotal") or None,
             available_bytes=sizes.get("MemAvailable"),
@@ -41,16 +47,6 @@ if sys.platform == "linux":
             shm_bytes=shared,
             shm_free_bytes=shared_free,
         )
-
-    def _shared() -> tuple[int | None, int | None]:
-        """Total and free bytes of /dev/shm; a total of 0 means a tmpfs without a limit."""
-        try:
-            status = os.statvfs(SHARED)
-        except (OSError, ValueError):
-            return None, None
-        if status.f_blocks == 0:
-            return None, None
-        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
 else:
 

@@ -42,7 +42,20 @@ def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
         raise UserError(f"--nodes {asked} is neither auto nor a number of nodes", "--nodes auto")
     if asked == "1":
         return NodeLayout()
-    read = _read(environ) or NodeLayout()
+    found = (read for reader in READERS if (read := reader(environ)) is not None)
+    read = next(found, None)
+    if read is None:
+        read = NodeLayout()
+    elif not 1 <= read.count <= MAX_HOSTS:
+        raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
+    elif not 0 <= read.index < read.count:
+        raise UserError(
+            f"{read.engine}: this is node {read.index} of {units.count(read.count, 'node')}, "
+            "counted from 0",
+            _by_hand(),
+        )
+    elif not 0 < read.port < 2**16:
+        raise UserError(f"{read.engine}: {read.port} is no port", _by_hand())
     if asked != "auto" and read.count != int(asked):
         if read.engine:
             said = f"{read.engine} has started {units.count(read.count, 'node')}"
@@ -52,29 +65,6 @@ def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
             f"--nodes {asked}: {said}",
             f"start it on each of {asked} nodes, or set on each, as on the first: {EXAMPLE}",
         )
-    return read
-
-
-def _read(environ: Environ) -> NodeLayout | None:
-    for reader in READERS:
-        read = reader(environ)
-        if read is not None:
-            return _checked(read)
-    return None
-
-
-def _checked(read: NodeLayout) -> NodeLayout:
-    """The layout, unchanged. Raises UserError if it is impossible."""
-    if not 1 <= read.count <= MAX_HOSTS:
-        raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
-    if not 0 <= read.index < read.count:
-        raise UserError(
-            f"{read.engine}: this is node {read.index} of {units.count(read.count, 'node')}, "
-            "counted from 0",
-            _by_hand(),
-        )
-    if not 0 < read.port < 2**16:
-        raise UserError(f"{read.engine}: {read.port} is no port", _by_hand())
     return read
 
 
@@ -237,18 +227,14 @@ def _slurm(environ: Environ) -> NodeLayout | None:
         "SLURM_STEP_NODELIST" if environ.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     )
     _needed(engine, environ, "SLURM_NODEID", list_name)
-    hosts = _slurm_hosts(environ[list_name])
+    # A container may lack Slurm's own tool.
+    said = _output(["scontrol", "show", "hostnames", environ[list_name]])
+    hosts = said.split() if said else expanded(environ[list_name])
     _hosts(engine, list_name, hosts, count)
     index = _number(environ, "SLURM_NODEID") or 0
     return NodeLayout(
         count, index, _slurm_address(hosts[0]), port_for(job), engine, job, name or hosts[index]
     )
-
-
-def _slurm_hosts(text: str) -> list[str]:
-    """The hosts, by Slurm's own tool, or by ours if that is missing in a container."""
-    said = _output(["scontrol", "show", "hostnames", text])
-    return said.split() if said else expanded(text)
 
 
 def expanded(text: str) -> list[str]:
@@ -273,12 +259,7 @@ def _names(part: str, text: str) -> Iterator[str]:
     if brackets is None:
         yield part
         return
-    for number in _numbers(brackets[1], text):
-        yield from _names(part[: brackets.start()] + number + part[brackets.end() :], text)
-
-
-def _numbers(inside: str, text: str) -> Iterator[str]:
-    for piece in inside.split(","):
+    for piece in brackets[1].split(","):
         span = RANGE.fullmatch(piece.strip())
         if span is None:
             raise _wrong(text)
@@ -286,7 +267,8 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         if not 0 <= int(last) - int(first) < MAX_HOSTS:
             raise _wrong(text)
         for number in range(int(first), int(last) + 1):
-            yield str(number).zfill(len(first))
+            filled = str(number).zfill(len(first))
+            yield from _names(part[: brackets.start()] + filled + part[brackets.end() :], text)
 
 
 def _wrong(text: str) -> UserError:

@@ -85,23 +85,35 @@ def nvidia(
 
     for_library_s = limit_s * SHARE_OF_LIBRARY
     answer = _library_in_time(library, for_library_s)
-    gpus, pairs, driver = answer or (None, None, _silent(for_library_s))
+    silence = f"did not answer within {for_library_s:.2g} s"
+    if answer is not None:
+        gpus, pairs, driver = answer
+    elif for_library_s < HANGS_AFTER_S:
+        gpus, pairs, driver = None, None, Driver(vendor="nvidia")
+    else:
+        hanging = Driver(vendor="nvidia", nvml_error=silence, smi_error="not run: NVML hangs")
+        gpus, pairs, driver = None, None, hanging
     driver = _with_kernel(driver, places)
     program = nvidia_smi.find(places.path, places.programs)
-    if program is None and _no_trace(driver):
+    has_version = (driver.kernel_version or driver.library_version) is not None
+    if program is None and driver.nvml_error == nvml.NOT_FOUND and not has_version:
         return Nvidia((), (), None)
     if program is None:
         driver = dataclasses.replace(driver, smi_error=nvidia_smi.NOT_ON_PATH)
     elif gpus is None and answer is not None:  # if one hangs, so does the other
         gpus, reported = nvidia_smi.facts(program, ask, left_s(nvidia_smi.LIMIT_S))
-        driver = _with_program(driver, reported)
+        driver = dataclasses.replace(
+            driver,
+            version=driver.version or reported.version,
+            smi_error=reported.smi_error,
+        )
     if places.linux:
         driver = dataclasses.replace(
             driver, installed_version=_installed(ask, left_s(MODINFO_LIMIT_S))
         )
     if pairs is None and gpus is not None and len(gpus) < 2:
         pairs = ()
-    late = f"NVML {_SILENT} {for_library_s:.2g} s" if answer is None else None
+    late = f"NVML {silence}" if answer is None else None
     return Nvidia(gpus, pairs, driver, late)
 
 
@@ -132,31 +144,6 @@ def _library_in_time(library: Any, limit_s: float) -> Asked | None:
     thread.start()
     thread.join(limit_s)
     return answers[0] if answers else None
-
-
-_SILENT = "did not answer within"
-
-
-def _silent(limit_s: float) -> Driver:
-    """The driver that has not answered yet."""
-    if limit_s < HANGS_AFTER_S:
-        return Driver(vendor="nvidia")
-    reason = f"{_SILENT} {limit_s:.2g} s"
-    return Driver(vendor="nvidia", nvml_error=reason, smi_error="not run: NVML hangs")
-
-
-def _with_program(driver: Driver, reported: Driver) -> Driver:
-    """The driver, completed with what the program reports."""
-    return dataclasses.replace(
-        driver,
-        version=driver.version or reported.version,
-        smi_error=reported.smi_error,
-    )
-
-
-def _no_trace(driver: Driver) -> bool:
-    version = driver.kernel_version or driver.library_version
-    return driver.nvml_error == nvml.NOT_FOUND and version is None
 
 
 def _with_kernel(driver: Driver, places: NvidiaPaths) -> Driver:

@@ -49,23 +49,23 @@ def facts(
     version = _matching(gpus[0][4], r"\d{1,4}(\.\d{1,4}){1,3}")
     unwell = None if answer.code == 0 else _reason(dataclasses.replace(answer, text=""))
     driver = Driver("nvidia", version, smi_error=unwell)
-    return tuple(_gpu(row, index) for index, row in enumerate(gpus)), driver
-
-
-def _gpu(row: Sequence[str], index: int) -> Gpu:
-    """A GPU from its FIELDS; what the program refuses to say, such as "[N/A]", is None."""
-    name, uuid, bus, memory, _ = row
-    place = re.fullmatch(r"([0-9a-f]{4,8})(:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", bus.lower())
-    size = _matching(memory, r"[0-9]{1,9}")
-    return Gpu(
-        vendor="nvidia",
-        name=None if not name or REFUSED.fullmatch(name) else name,
-        index=index,
-        uuid=_matching(uuid, r"GPU-[0-9a-fA-F-]{8,}"),
-        pci_address=f"{int(place[1], 16):04x}{place[2]}" if place else None,
-        driver_sees=True,
-        memory_bytes=None if size is None else int(size) * MIB,
-    )
+    found = []
+    for index, (name, uuid, bus, memory, _) in enumerate(gpus):
+        place = re.fullmatch(r"([0-9a-f]{4,8})(:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", bus.lower())
+        size = _matching(memory, r"[0-9]{1,9}")
+        found.append(
+            Gpu(
+                vendor="nvidia",
+                # What the program refuses to say is such as "[N/A]".
+                name=None if not name or REFUSED.fullmatch(name) else name,
+                index=index,
+                uuid=_matching(uuid, r"GPU-[0-9a-fA-F-]{8,}"),
+                pci_address=f"{int(place[1], 16):04x}{place[2]}" if place else None,
+                driver_sees=True,
+                memory_bytes=None if size is None else int(size) * MIB,
+            )
+        )
+    return tuple(found), driver
 
 
 def _matching(text: str, pattern: str) -> str | None:

@@ -47,11 +47,20 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
     driver = reading.link_name(device / "driver")
     node = reading.number(device / "numa_node")
     link = _link(device, vendor)
+    name = None  # as the vendor's own driver reports it
+    if vendor == "nvidia":
+        information = reading.text(nvidia / device.name / "information") or ""
+        match = re.search(r"^Model:[ \t]*(\S.*?)\s*$", information, re.MULTILINE)
+        name = match[1] if match and match[1] != "Unknown" else None
+    elif vendor == "amd":
+        name = reading.text(device / "product_name") or None
+    numbers = [reading.text(device / name) or "" for name in ("vendor", "device")]
+    has_numbers = all(re.fullmatch(r"0x[0-9a-f]{4}", number) for number in numbers)
     return Gpu(
         vendor=vendor,
-        name=_name(device, vendor, nvidia),
+        name=name,
         pci_address=device.name.lower(),
-        pci_id=_pci_id(device),
+        pci_id=":".join(number[2:] for number in numbers) if has_numbers else None,
         driver_sees=None if driver in OWN_DRIVERS[vendor] else False,
         kernel_driver=driver,
         pcie_generation=_generation(link, "current_link_speed"),
@@ -61,24 +70,6 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
         pcie_width_max=_width(link, "max_link_width"),
         numa_node=node if node is not None and node >= 0 else None,
     )
-
-
-def _pci_id(device: Path) -> str | None:
-    numbers = [reading.text(device / name) or "" for name in ("vendor", "device")]
-    if not all(re.fullmatch(r"0x[0-9a-f]{4}", number) for number in numbers):
-        return None
-    return ":".join(number[2:] for number in numbers)
-
-
-def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
-    """The name that the vendor's own driver reports."""
-    if vendor == "nvidia":
-        information = reading.text(nvidia / device.name / "information") or ""
-        match = re.search(r"^Model:[ \t]*(\S.*?)\s*$", information, re.MULTILINE)
-        return match[1] if match and match[1] != "Unknown" else None
-    if vendor == "amd":
-        return reading.text(device / "product_name") or None
-    return None
 
 
 def _link(device: Path, vendor: str) -> Path:
@@ -137,12 +128,15 @@ def from_registry(
         ):
             continue
         name = entry.get("DriverDesc")
+        size = entry.get("HardwareInformation.qwMemorySize")  # a number or its bytes; 0: shared
+        if isinstance(size, bytes) and len(size) == 8:
+            size = int.from_bytes(size, "little")
         gpus_found.append(
             Gpu(
                 vendor=vendor,
                 name=name if isinstance(name, str) and name else None,
                 pci_id=number,
-                memory_bytes=_memory(entry.get("HardwareInformation.qwMemorySize")),
+                memory_bytes=size if isinstance(size, int) and 0 < size < 2**48 else None,
             )
         )
     # With "Microsoft Basic Display Adapter" the entry names a class of devices, not a card.
@@ -160,13 +154,6 @@ def from_registry(
 def _windows_id(identifier: str) -> str | None:
     match = re.search(r"VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", identifier.upper())
     return f"{match[1]}:{match[2]}".lower() if match else None
-
-
-def _memory(value: object) -> int | None:
-    """Bytes from a number or its eight bytes; 0 means memory shared with the host."""
-    if isinstance(value, bytes) and len(value) == 8:
-        value = int.from_bytes(value, "little")
-    return value if isinstance(value, int) and 0 < value < 2**48 else None
 
 
 if sys.platform == "win32":

@@ -51,22 +51,18 @@ def ask(command: Sequence[str], limit_s: float) -> ProgramAnswer:
     try:
         output, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        _kill(process)
+        # Its children too, without waiting for any that cannot be killed.
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+        try:
+            process.communicate(timeout=0.2)
+        except (subprocess.TimeoutExpired, OSError, ValueError):
+            _left_behind.append(process)
         return ProgramAnswer("", None, f"did not answer within {limit_s:g} s")
     return ProgramAnswer(_decoded(output), process.returncode, errors=_decoded(errors))
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and its children, without waiting for any that cannot be killed."""
-    with contextlib.suppress(OSError):
-        if sys.platform == "win32":
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.communicate(timeout=0.2)
-    except (subprocess.TimeoutExpired, OSError, ValueError):
-        _left_behind.append(process)
 
 
 def _decoded(output: bytes) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from flatout.nouns import documents
 from flatout.nouns.decoding import decode
@@ -16,10 +15,7 @@ HOW = "record one: flatout doctor --json > machine.json"
 
 def read(path: Path) -> Machine:
     """The Machine in the file. Raises UserError with the fault if it holds none."""
-    return _machine(documents.load(path, HOW), str(path))
-
-
-def _machine(document: Any, path: str) -> Machine:
+    document = documents.load(path, HOW)
     if not isinstance(document, dict) or not isinstance(document.get("machine"), dict):
         raise UserError(f"{path} holds no machine", HOW)
     schema = document.get("schema")

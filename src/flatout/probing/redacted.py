@@ -140,7 +140,9 @@ class _Redactor:
 
     def path(self, path: str) -> str:
         lower = path.lower()
-        if lower in ANYBODYS or _is_system_path(lower):
+        is_shared = any(_below(lower, top) for top in ANYBODYS[1:])
+        is_systems = not is_shared and any(_below(lower, top.lower()) for top in SYSTEM)
+        if lower in ANYBODYS or is_systems:
             return path
         separator = "\\" if "\\" in path else "/"
         folder, _, last = path.rstrip("/\\").rpartition(separator)
@@ -150,11 +152,6 @@ class _Redactor:
 
     def stand_in(self, kind: str, text: str) -> str:
         return self.stand_ins.setdefault(text, f"{kind}-{len(self.stand_ins) + 1}")
-
-
-def _is_system_path(path: str) -> bool:
-    is_shared = any(_below(path, top) for top in ANYBODYS[1:])
-    return not is_shared and any(_below(path, top.lower()) for top in SYSTEM)
 
 
 def _below(path: str, top: str) -> bool:

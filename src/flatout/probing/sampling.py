@@ -13,7 +13,6 @@ from flatout.nouns.profile import DeviceSample
 from flatout.probing import nvml
 from flatout.probing.nvml.gpu import read_gpu
 from flatout.probing.nvml.links import Links
-from flatout.probing.nvml.questions import Questions
 
 EVERY_S = 0.25
 
@@ -41,10 +40,14 @@ class Sampler:
         self._thread.join()
 
     def _poll(self) -> None:
+        no_links = Links(None, None)
         with nvml.session(self.library) as ask:
             while ask is not None and not self._end.is_set():
                 if self.on.wait(self.every_s) and not self._end.is_set():
-                    self._snapshots.append(_snapshot(ask))
+                    handles = ask.handles().items()
+                    self._snapshots.append(
+                        tuple(read_gpu(ask, index, handle, no_links) for index, handle in handles)
+                    )
                     self._end.wait(self.every_s)
 
     def samples(
@@ -56,12 +59,24 @@ class Sampler:
             for gpu in snapshot:
                 gpus.setdefault(gpu.index or 0, []).append(gpu)
         used_gpus = _used_gpus(gpus, pids, environ)
-        return tuple(_sample(index, gpus[index]) for index in sorted(used_gpus))
-
-
-def _snapshot(ask: Questions) -> tuple[Gpu, ...]:
-    no_links = Links(None, None)
-    return tuple(read_gpu(ask, index, handle, no_links) for index, handle in ask.handles().items())
+        return tuple(
+            DeviceSample(
+                index=index,
+                name=seen[0].name,
+                utilisation=_mean(gpu.utilization for gpu in seen),
+                power_w=_mean(gpu.power_w for gpu in seen),
+                power_limit_w=seen[-1].power_limit_w,
+                clock_mhz=_mean(gpu.clock_sm_mhz for gpu in seen),
+                clock_max_mhz=seen[-1].clock_sm_max_mhz,
+                temperature_c=_mean(gpu.temperature_c for gpu in seen),
+                throttled=throttles.words(name for gpu in seen for name in gpu.throttles or ()),
+                memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in seen), default=0)
+                or None,
+                memory_bytes=seen[-1].memory_bytes,
+            )
+            for index, seen in sorted(gpus.items())
+            if index in used_gpus
+        )
 
 
 def _used_gpus(
@@ -80,32 +95,14 @@ def _used_gpus(
         return used
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     names = [name.strip() for name in visible.split(",")] if visible is not None else None
-    return {
+    visible_gpus = {
         index
         for index, snapshots in gpus.items()
-        if (names is None or str(index) in names or _by_uuid(snapshots[0].uuid, names))
-        and any(gpu.utilization for gpu in snapshots)
+        if names is None
+        or str(index) in names
+        or any(name and (snapshots[0].uuid or "").startswith(name) for name in names)
     }
-
-
-def _by_uuid(uuid: str | None, names: Iterable[str]) -> bool:
-    return uuid is not None and any(name and uuid.startswith(name) for name in names)
-
-
-def _sample(index: int, snapshots: Sequence[Gpu]) -> DeviceSample:
-    return DeviceSample(
-        index=index,
-        name=snapshots[0].name,
-        utilisation=_mean(gpu.utilization for gpu in snapshots),
-        power_w=_mean(gpu.power_w for gpu in snapshots),
-        power_limit_w=snapshots[-1].power_limit_w,
-        clock_mhz=_mean(gpu.clock_sm_mhz for gpu in snapshots),
-        clock_max_mhz=snapshots[-1].clock_sm_max_mhz,
-        temperature_c=_mean(gpu.temperature_c for gpu in snapshots),
-        throttled=throttles.words(name for gpu in snapshots for name in gpu.throttles or ()),
-        memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in snapshots), default=0) or None,
-        memory_bytes=snapshots[-1].memory_bytes,
-    )
+    return {index for index in visible_gpus if any(gpu.utilization for gpu in gpus[index])}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

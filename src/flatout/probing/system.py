@@ -87,6 +87,9 @@ if sys.platform == "win32":
         """Facts about Windows."""
         windows = sys.getwindowsversion()
         version = windows_version(windows.build, server=windows.product_type != 1)
+        secure_boot = _registry(
+            r"SYSTEM\CurrentControlSet\Control\SecureBoot\State", "UEFISecureBootEnabled"
+        )
         return System(
             name="Windows",
             release=f"{windows.major}.{windows.minor}.{windows.build}",
@@ -94,7 +97,7 @@ if sys.platform == "win32":
             distribution="windows",
             distribution_version=version,
             distribution_name=windows_name(_registry(_CURRENT, "ProductName"), version),
-            secure_boot=_secure_boot(),
+            secure_boot=secure_boot == "1" if secure_boot in ("0", "1") else None,
             root=_administrator(),
         )
 
@@ -108,12 +111,6 @@ if sys.platform == "win32":
                 return str(winreg.QueryValueEx(key, name)[0])
         except OSError:
             return None
-
-    def _secure_boot() -> bool | None:
-        state = _registry(
-            r"SYSTEM\CurrentControlSet\Control\SecureBoot\State", "UEFISecureBootEnabled"
-        )
-        return state == "1" if state in ("0", "1") else None
 
     def _administrator() -> bool | None:
         import ctypes

@@ -43,7 +43,8 @@ def xids(
     deadline = time.monotonic() + limit_s
     lines = _records(log, deadline)
     if lines is None:
-        lines = _dmesg(ask, deadline)
+        answer = _answer_within(ask, ["dmesg"], deadline)
+        lines = answer.text.splitlines() if answer.code == 0 and answer.text.strip() else None
     if lines is None:
         lines = _journal(ask, deadline)
     return None if lines is None else parse(lines)
@@ -56,19 +57,14 @@ def parse(lines: Iterable[str]) -> tuple[Xid, ...]:
         match = _LINE.search(line)
         if match is None:
             continue
-        number, place = int(match["number"]), _address(match["place"])
+        number, place = int(match["number"]), None
+        if parts := _PLACE.fullmatch((match["place"] or "").lower()):  # as in all other sources
+            domain = int(parts[1] or "0", 16)
+            place = f"{domain:04x}:{parts[2]}:{parts[3]}.{parts[4] or '0'}"
         text = (match["text"] or "").strip()[:LONGEST_TEXT] or None
         previous = errors.get((number, place))
         errors[number, place] = Xid(number, place, previous.count + 1 if previous else 1, text)
     return tuple(errors.values())
-
-
-def _address(text: str | None) -> str | None:
-    """The address as in all other sources: 0000:3b:00.0 for 0000:3b:00."""
-    place = _PLACE.fullmatch((text or "").lower())
-    if place is None:
-        return None
-    return f"{int(place[1] or '0', 16):04x}:{place[2]}:{place[3]}.{place[4] or '0'}"
 
 
 def _records(log: Path, deadline: float) -> list[str] | None:
@@ -97,11 +93,6 @@ def _records(log: Path, deadline: float) -> list[str] | None:
         return None
     finally:
         os.close(handle)
-
-
-def _dmesg(ask: program_answer.Ask, deadline: float) -> list[str] | None:
-    answer = _answer_within(ask, ["dmesg"], deadline)
-    return answer.text.splitlines() if answer.code == 0 and answer.text.strip() else None
 
 
 def _journal(ask: program_answer.Ask, deadline: float) -> list[str] | None:

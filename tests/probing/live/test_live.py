@@ -29,6 +29,8 @@ from flatout.probing.nvml.questions import Questions
 from flatout.watching.observing import JobsObserver
 from probing.nvml.fake import h100_node
 from probing.nvml.fake_gpm import GpmNvml
+from probing.planted import plant as planted
+from running.waiting import until
 
 MOUNTS = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 STAT = "cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n"
@@ -191,24 +193,19 @@ def test_no_driver() -> None:
 # AMD ----------------------------------------------------------------------------------------------
 
 
-def radeon(root: Path) -> Path:
+def radeon(root: Path, place: str = "devices/card") -> Path:
     """A card that amdgpu drives; its folder."""
-    card = root / "sys/class/drm/card1"
-    device = card / "device"
-    (device / "hwmon/hwmon3").mkdir(parents=True)
-    driver = root / "sys/bus/pci/drivers/amdgpu"
-    driver.mkdir(parents=True)
-    (device / "driver").symlink_to(driver)
-    for name, text in {
+    facts = {
         "vendor": "0x1002",
         "gpu_busy_percent": "87",
         "mem_info_vram_used": "1000",
         "mem_info_vram_total": "4000",
         "hwmon/hwmon3/power1_average": "250000000",
         "hwmon/hwmon3/temp1_input": "61000",
-    }.items():
-        (device / name).write_text(f"{text}\n")
-    return card
+    }
+    links = {"sys/class/drm/card1/device": place, f"{place}/driver": "drivers/amdgpu"}
+    planted(root, {f"{place}/{name}": f"{text}\n" for name, text in facts.items()}, links)
+    return root / place
 
 
 def test_amd(tmp_path: Path) -> None:
@@ -219,37 +216,32 @@ def test_amd(tmp_path: Path) -> None:
     with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
         assert sampler.sample().gpus == (replace(gpu, index=0),)
     assert gpu.processes is None  # there is no compute driver
-    (card / "device/vendor").write_text("0x10de\n")
+    (card / "vendor").write_text("0x10de\n")
     with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
         assert sampler.sample().gpus == ()
 
 
 def test_a_card_that_sleeps_is_not_woken(tmp_path: Path) -> None:
-    device = radeon(tmp_path) / "device"
-    (device / "power").mkdir()
-    (device / "power/runtime_status").write_text("suspended\n")
+    radeon(tmp_path)
+    planted(tmp_path, {"devices/card/power/runtime_status": "suspended\n"})
     (gpu,) = AmdSampler(tmp_path).samples(1.0)
     assert (gpu.utilization, gpu.power_w, gpu.temperature_c) == (0.0, None, None)
     assert gpu.memory_bytes == 4000
 
 
 def test_who_computes_on_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = radeon(tmp_path)
-    device = tmp_path / "sys/devices/0000:c3:00.0"
-    device.parent.mkdir(parents=True)
-    (card / "device").rename(device)
-    (card / "device").symlink_to(device)
-    kfd = tmp_path / "sys/class/kfd/kfd"
-    for number, properties, gpu_id in ((0, "cpu_cores_count 8", 0), (1, "simd_count 304", 28851)):
-        node = kfd / f"topology/nodes/{number}"
-        node.mkdir(parents=True)
-        (node / "properties").write_text(f"{properties}\ndomain 0\nlocation_id {0xC300}\n")
-        (node / "gpu_id").write_text(f"{gpu_id}\n")
-    sizes = {4711: {"vram_28851": "5000"}, 4712: {"vram_28851": "0"}, 4713: {"vram_9": "7"}}
-    for pid, files in sizes.items():
-        (kfd / f"proc/{pid}").mkdir(parents=True)
-        for name, text in files.items():
-            (kfd / f"proc/{pid}/{name}").write_text(f"{text}\n")
+    radeon(tmp_path, "sys/devices/0000:c3:00.0")
+    kfd, place = tmp_path / "sys/class/kfd/kfd", f"domain 0\nlocation_id {0xC300}\n"
+    files = {
+        "topology/nodes/0/properties": f"cpu_cores_count 8\n{place}",
+        "topology/nodes/0/gpu_id": "0\n",
+        "topology/nodes/1/properties": f"simd_count 304\n{place}",
+        "topology/nodes/1/gpu_id": "28851\n",
+        "proc/4711/vram_28851": "5000\n",
+        "proc/4712/vram_28851": "0\n",
+        "proc/4713/vram_9": "7\n",
+    }
+    planted(kfd, files)
     monkeypatch.setattr("flatout.probing.live.amd.alive", lambda pid: True)
     sampler = AmdSampler(tmp_path)
     (gpu,) = sampler.samples(1.0)
@@ -325,18 +317,18 @@ def test_a_process_with_what_it_started() -> None:
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent])
     tree = TreeUse(process.pid)
+    seen: list[tuple[float | None, int | None, frozenset[int]]] = []
+
+    def both_run() -> bool:
+        tree._family_s = None
+        seen.append(tree.read())
+        return len(seen[-1][2]) == 2 and seen[-1][0] is not None
+
     try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            tree._family_s = None
-            cores, memory, pids = tree.read()
-            if len(pids) == 2 and cores is not None:
-                break
-            time.sleep(0.05)
-        assert len(pids) == 2
-        assert (memory or 0) > 2**20
+        until(both_run)
+        assert (seen[-1][1] or 0) > 2**20
     finally:
-        for pid in pids - {process.pid}:
+        for pid in seen[-1][2] - {process.pid}:
             os.kill(pid, 9)
         process.kill()
         process.wait()
@@ -352,10 +344,7 @@ def test_whether_a_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert pids.alive(process.pid) is True
         process.kill()
-        deadline = time.monotonic() + 120
-        while pids.alive(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert pids.alive(process.pid) is False  # a zombie
+        until(lambda: pids.alive(process.pid) is False)  # a zombie
     assert pids.alive(process.pid) is False
     monkeypatch.setattr(pids, "MACHINES_OWN", own + 1)  # as inside a container
     assert pids.alive(os.getpid()) is None
@@ -372,10 +361,7 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
         [sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal
     ) as process:
         os.close(terminal)
-        deadline = time.monotonic() + 120
-        while not waits_for_input(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert waits_for_input(process.pid)
+        until(lambda: waits_for_input(process.pid))
         process.kill()
     os.close(main)
 
@@ -383,18 +369,14 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_a_process_that_waits_for_its_user() -> None:
-    waits = [sys.executable, "-c", "input()"]
-    works = [sys.executable, "-c", "import time; time.sleep(600)"]
-    for command, expected in ((waits, True), (works, False)):
+    def sleeps(pid: int) -> bool:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+    for code, expected in (("input()", True), ("import time; time.sleep(600)", False)):
+        command = [sys.executable, "-c", code]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-            deadline = time.monotonic() + 120
-            state = ""
-            while state != "S" and time.monotonic() < deadline:  # until it waits for something
-                time.sleep(0.5)
-                state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            while waits_for_input(process.pid) != expected and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert waits_for_input(process.pid) == expected
+            until(lambda pid=process.pid: sleeps(pid))  # it waits for something
+            until(lambda pid=process.pid, is_it=expected: waits_for_input(pid) == is_it)
             process.kill()
     assert not waits_for_input(process.pid)
 
@@ -424,7 +406,6 @@ def test_a_job_that_flatout_did_not_start() -> None:
         [sys.executable, "-c", between], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
         pid = int(process.stdout.readline())
         found = {job.pid: job for job in ForeignJobs().find(())}
         assert "import os, torch" in found[pid].command

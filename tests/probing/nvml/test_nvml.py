@@ -35,14 +35,19 @@ def test_a_refused_fact_is_none() -> None:
     assert nvml.gpus(workstation()) == (GpuIdentity(name, 24 * GIB, "570.124.06"),)
 
 
-def test_refusing_to_count_or_to_end_is_no_error() -> None:
-    assert nvml.gpus(workstation(refused=frozenset({"nvmlDeviceGetCount"}))) == ()
-    assert len(nvml.gpus(workstation(refused=frozenset({"nvmlShutdown"})))) == 1
-
-
 def test_a_gpu_that_fell_off_the_bus_hides_no_other() -> None:
     for lost in (None, {**consumer(), "nvmlDeviceGetName": RefusalError(15, "GPU is lost")}):
         assert len(nvml.gpus(Nvml([lost, consumer()]))) == 1
+    gpus, _, _ = nvml.facts(Nvml([None, consumer()]))
+    assert [gpu.index for gpu in gpus] == [1]
+
+
+def test_refusing_to_count_or_to_end_is_no_error() -> None:
+    countless = frozenset({"nvmlDeviceGetCount"})
+    assert nvml.gpus(workstation(refused=countless)) == ()
+    gpus, pairs, driver = nvml.facts(workstation(refused=countless))
+    assert (gpus, pairs, driver.version) == (None, None, "570.124.06")
+    assert len(nvml.gpus(workstation(refused=frozenset({"nvmlShutdown"})))) == 1
 
 
 @pytest.mark.gpu
@@ -119,7 +124,6 @@ def test_two_cards_with_a_bridge_and_one_without() -> None:
 
     alone = {**consumer(), "nvmlDeviceGetPciInfo": pci(0x61, 0x268410DE)}
     gpus, pairs, _ = nvml.facts(Nvml([bridged(0x21, 0x41), bridged(0x41, 0x21), alone]))
-    assert gpus is not None
     assert [(gpu.nvlinks, gpu.nvlinks_down) for gpu in gpus] == [(2, 2), (2, 2), (None, None)]
     assert pairs == (GpuPair(0, 1, "nvlink"), GpuPair(0, 2, "node"), GpuPair(1, 2, "node"))
 
@@ -131,10 +135,34 @@ def test_a_pair_whose_nvlink_is_not_told_is_left_out() -> None:
     assert nvml.facts(h100_node(unknown=old))[1] is None
 
 
-def test_slices() -> None:
-    gpu = only(fake.mig_node())
-    assert (gpu.mig, gpu.mig_slices) == (True, ("3g.20gb", "1g.5gb"))
-    assert gpu.utilization is None
+RETIRED = {
+    "nvmlDeviceGetRetiredPages": one_of(_0=[1, 2, 3], _1=[4]),
+    "nvmlDeviceGetRetiredPagesPendingStatus": 1,
+}
+FABRIC = {"nvmlDeviceGetGpuFabricInfo": fake.fabric(2)}
+
+
+@pytest.mark.parametrize(
+    ("library", "facts"),
+    [
+        (
+            fake.mig_node(),
+            {"mig": True, "mig_slices": ("3g.20gb", "1g.5gb"), "utilization": None},
+        ),
+        (  # an older card
+            Nvml([{**consumer(), **RETIRED}]),
+            {"retired_pages": 4, "retirement_pending": True, "row_remap_failed": None},
+        ),
+        (  # the older question about the fabric
+            Nvml([{**consumer(), **FABRIC}], unknown=frozenset({"c_nvmlGpuFabricInfoV_t"})),
+            {"nvlink_fabric": "in_progress"},
+        ),
+    ],
+    ids=["slices", "retired pages", "fabric"],
+)
+def test_facts_of_some_cards(library: Nvml, facts: dict[str, Any]) -> None:
+    gpu = only(library)
+    assert {name: getattr(gpu, name) for name in facts} == facts
 
 
 def test_throttles_by_either_name() -> None:
@@ -145,31 +173,6 @@ def test_throttles_by_either_name() -> None:
     for gpu in (new, old):
         assert only(Nvml([gpu])).throttles == ("sw_power_cap", "sw_thermal_slowdown")
     assert only(Nvml([{**new, "nvmlDeviceGetCurrentClocksEventReasons": 0}])).throttles == ()
-
-
-def test_retired_pages_of_an_older_card() -> None:
-    gpu = {
-        **consumer(),
-        "nvmlDeviceGetRetiredPages": one_of(_0=[1, 2, 3], _1=[4]),
-        "nvmlDeviceGetRetiredPagesPendingStatus": 1,
-    }
-    found = only(Nvml([gpu]))
-    assert (found.retired_pages, found.retirement_pending, found.row_remap_failed) == (
-        4,
-        True,
-        None,
-    )
-
-
-def test_the_older_question_about_the_fabric() -> None:
-    gpu = {**consumer(), "nvmlDeviceGetGpuFabricInfo": fake.fabric(2)}
-    library = Nvml([gpu], unknown=frozenset({"c_nvmlGpuFabricInfoV_t"}))
-    assert only(library).nvlink_fabric == "in_progress"
-
-
-def test_a_lost_gpu_leaves_the_others_their_numbers() -> None:
-    gpus, _, _ = nvml.facts(Nvml([None, consumer()]))
-    assert [gpu.index for gpu in gpus or ()] == [1]
 
 
 @pytest.mark.parametrize(
@@ -187,12 +190,6 @@ def test_why_it_does_not_start(error: Exception, reason: str) -> None:
     assert library.calls == ["nvmlInit"]
 
 
-def test_a_driver_that_cannot_count_tells_of_no_gpu() -> None:
-    gpus, pairs, driver = nvml.facts(workstation(refused=frozenset({"nvmlDeviceGetCount"})))
-    assert (gpus, pairs) == (None, None)
-    assert driver.version == "570.124.06"
-
-
 @functools.cache
 def whole(node: bool) -> tuple[Any, ...]:
     library = h100_node() if node else workstation()
@@ -206,35 +203,33 @@ def test_all_questions_are_in_the_real_library() -> None:
         assert {name for name in library.calls if not hasattr(pynvml, name)} == set()
 
 
+NUMBERS = {
+    "nvmlMemory_v2": reader.MEMORY_V2,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": reader.UNCORRECTED,
+    "NVML_VOLATILE_ECC": reader.VOLATILE,
+    "NVML_AGGREGATE_ECC": reader.AGGREGATE,
+    "NVML_CLOCK_SM": reader.CLOCK_SM,
+    "NVML_CLOCK_MEM": reader.CLOCK_MEMORY,
+    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": reader.THRESHOLD_SLOWDOWN,
+    "NVML_NVLINK_MAX_LINKS": links.MAX_LINKS,
+    "NVML_NVLINK_DEVICE_TYPE_SWITCH": links.REMOTE_SWITCH,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": nvml.VERSION_MISMATCH,
+    "nvmlClocksEventReasonDisplayClockSetting": 0x100,  # the library's name lacks an s
+}
+NUMBERS |= {
+    f"nvmlClocksEventReason{name.title().replace('_', '')}": bit
+    for bit, name in reader.THROTTLES.items()
+    if name != "display_clocks_setting"
+}
+
+
 def test_the_numbers_are_those_of_the_real_library() -> None:
-    reasons = {
-        bit: getattr(pynvml, f"nvmlClocksEventReason{name.title().replace('_', '')}", None)
-        for bit, name in reader.THROTTLES.items()
-        if name != "display_clocks_setting"  # the library's own name lacks an s
-    }
-    assert all(bit == number for bit, number in reasons.items())
-    assert pynvml.nvmlClocksEventReasonDisplayClockSetting == 0x100
-    assert pynvml.nvmlMemory_v2 == reader.MEMORY_V2
-    assert reader.UNCORRECTED == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    assert (reader.VOLATILE, reader.AGGREGATE) == (
-        pynvml.NVML_VOLATILE_ECC,
-        pynvml.NVML_AGGREGATE_ECC,
-    )
-    assert (reader.CLOCK_SM, reader.CLOCK_MEMORY) == (
-        pynvml.NVML_CLOCK_SM,
-        pynvml.NVML_CLOCK_MEM,
-    )
-    assert reader.THRESHOLD_SLOWDOWN == pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    assert {name: getattr(pynvml, name, None) for name in NUMBERS} == NUMBERS
     assert reader.COMPUTE_MODES[pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS] == "exclusive_process"
     assert reader.FABRIC_STATES[pynvml.NVML_GPU_FABRIC_STATE_COMPLETED] == "completed"
-    assert links.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
-    assert links.REMOTE_SWITCH == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
     assert links.WAYS[pynvml.NVML_TOPOLOGY_SYSTEM] == "system"
-    assert {
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    } == nvml_questions.NOT_SUPPORTED
-    assert nvml.VERSION_MISMATCH == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    refusals = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT}
+    assert refusals == nvml_questions.NOT_SUPPORTED
     assert str(pynvml.NVMLError(12)) == nvml.NOT_FOUND
 
 

@@ -159,10 +159,11 @@ def _build(row: tables.Row) -> TorchBuild:
         or not set(default_on) <= set(systems)
     ):
         raise ValueError(f"{row.where}: systems or default_on name an unknown system")
+    cuda = re.fullmatch(r"cu(\d+)(\d)", name)
     return TorchBuild(
         name=name,
         systems=systems,
-        cuda=_cuda(name),
+        cuda=f"{cuda[1]}.{cuda[2]}" if cuda else None,
         rocm=name.removeprefix("rocm") if name.startswith("rocm") else None,
         arch_list=_arch_list(row, "arch_list"),
         cudnn=row.text_or_none("cudnn"),
@@ -172,11 +173,6 @@ def _build(row: tables.Row) -> TorchBuild:
         aarch64_arch_list=_arch_list(row, "aarch64_arch_list"),
         glibc=row.text_or_none("glibc"),
     )
-
-
-def _cuda(name: str) -> str | None:
-    match = re.fullmatch(r"cu(\d+)(\d)", name)
-    return f"{match[1]}.{match[2]}" if match else None
 
 
 def _arch_list(row: tables.Row, name: str) -> tuple[str, ...]:

@@ -96,11 +96,14 @@ class Row:
         value = self.fields.get(name, [])
         if not isinstance(value, list) or not all(isinstance(fields, dict) for fields in value):
             raise ValueError(f"{self.where}: [[{name}]] must be tables")
-        return tuple(self._row(name, place, fields) for place, fields in enumerate(value, 1))
-
-    def _row(self, name: str, place: int, fields: Mapping[str, object]) -> Row:
-        label = fields.get("version") or fields.get("name") or f"number {place}"
-        return Row(f"{self.where} {name} {label}", fields)
+        labels = (
+            fields.get("version") or fields.get("name") or f"number {place}"
+            for place, fields in enumerate(value, 1)
+        )
+        return tuple(
+            Row(f"{self.where} {name} {label}", fields)
+            for label, fields in zip(labels, value, strict=True)
+        )
 
 
 @cache

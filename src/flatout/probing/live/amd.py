@@ -42,6 +42,12 @@ class AmdSampler:
         asleep = amd.asleep(device)
         gpu = Gpu(vendor="amd") if asleep else amd.with_sensors(Gpu(vendor="amd"), device)
         address = device.resolve().name.lower()
+        fan = None
+        if not asleep:
+            monitor = next(iter(reading.entries(device / "hwmon") or ()), device / "hwmon/none")
+            turn = reading.number(monitor / "fan1_input")
+            most = reading.number(monitor / "fan1_max")
+            fan = min(1.0, turn / most) if turn is not None and most else None
         return GpuSample(
             index=index,
             vendor="amd",
@@ -54,7 +60,7 @@ class AmdSampler:
             power_limit_default_w=gpu.power_limit_default_w,
             temperature_c=gpu.temperature_c,
             clock_mhz=gpu.clock_sm_mhz,
-            fan=None if asleep else _fan(device),
+            fan=fan,
             processes=None if self._uses is None else self._uses.get(address, ()),
         )
 
@@ -73,10 +79,3 @@ def _uses(root: Path) -> dict[str, tuple[GpuUse, ...]] | None:
             if pid is not None and size:
                 found[node.address].append(GpuUse(pid, size, alive=alive(pid)))
     return {address: tuple(uses) for address, uses in found.items()}
-
-
-def _fan(device: Path) -> float | None:
-    for monitor in reading.entries(device / "hwmon") or ():
-        now, most = reading.number(monitor / "fan1_input"), reading.number(monitor / "fan1_max")
-        return min(1.0, now / most) if now is not None and most else None
-    return None

@@ -39,30 +39,22 @@ class AppleSampler:
 
     def samples(self, now_s: float, first_index: int = 0) -> tuple[GpuSample, ...]:
         """The GPU now; `now_s` is of a clock that only goes forward."""
+        if self._chips and (self._next_s is None or now_s >= self._next_s):
+            answer = self._runner(IOREG, LIMIT_S)
+            self._ioreg = statistics(answer.text) if answer.code == 0 else {}
+            self._next_s = now_s + (EVERY_S if self._ioreg else AGAIN_S)
+        percent = self._ioreg.get(BUSY)
         return tuple(
-            self._sample(now_s, first_index + number, chip.name, chip.memory_bytes)
+            GpuSample(
+                index=first_index + number,
+                vendor="apple",
+                name=chip.name,
+                utilization=percent / 100 if percent is not None and percent <= 100 else None,
+                memory_used_bytes=self._ioreg.get(USED),
+                memory_bytes=chip.memory_bytes,
+            )
             for number, chip in enumerate(self._chips)
         )
-
-    def _sample(
-        self, now_s: float, index: int, name: str | None, memory_bytes: int | None
-    ) -> GpuSample:
-        if self._next_s is None or now_s >= self._next_s:
-            self._ask_ioreg(now_s)
-        percent = self._ioreg.get(BUSY)
-        return GpuSample(
-            index=index,
-            vendor="apple",
-            name=name,
-            utilization=percent / 100 if percent is not None and percent <= 100 else None,
-            memory_used_bytes=self._ioreg.get(USED),
-            memory_bytes=memory_bytes,
-        )
-
-    def _ask_ioreg(self, now_s: float) -> None:
-        answer = self._runner(IOREG, LIMIT_S)
-        self._ioreg = statistics(answer.text) if answer.code == 0 else {}
-        self._next_s = now_s + (EVERY_S if self._ioreg else AGAIN_S)
 
 
 def statistics(text: str) -> dict[str, int]:

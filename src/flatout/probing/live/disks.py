@@ -30,22 +30,21 @@ class Disks:
         shared = [SHARED_MEMORY] if sys.platform.startswith("linux") else []
         wanted = list(dict.fromkeys([*folders, *shared]))
         now = time.monotonic()
-        threads = [thread for path in wanted if (thread := self._ask(path, now)) is not None]
-        for thread in threads:
+        first_threads = []
+        for path in wanted:
+            if path in self._under_way or now - self._asked.get(path, -EVERY_S) < EVERY_S:
+                continue
+            self._asked[path] = now
+            self._under_way.add(path)
+            thread = threading.Thread(target=self._answer, args=(path,), daemon=True)
+            thread.start()
+            if path not in self._answers:
+                first_threads.append(thread)
+        for thread in first_threads:
             thread.join(wait_s)
         for path in set(self._answers) - set(wanted):
             self._answers.pop(path, None)
         return tuple(self._answers[path] for path in wanted if path in self._answers)
-
-    def _ask(self, path: str, now: float) -> threading.Thread | None:
-        """Ask if it is time, and return the thread to wait for if there is no answer yet."""
-        if path in self._under_way or now - self._asked.get(path, -EVERY_S) < EVERY_S:
-            return None
-        self._asked[path] = now
-        self._under_way.add(path)
-        thread = threading.Thread(target=self._answer, args=(path,), daemon=True)
-        thread.start()
-        return None if path in self._answers else thread
 
     def _answer(self, path: str) -> None:
         try:

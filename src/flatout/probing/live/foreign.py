@@ -53,20 +53,17 @@ class ForeignJobs:
         now_s = time.monotonic()
         if self._last_s is None or now_s - self._last_s >= EVERY_S:
             self._last_s = now_s
-            self._found = self._look(set(on_gpu))
+            self._ours = set[int]()
+            torch = {process.pid: process for process in self._with_torch(set(on_gpu))}
+            jobs = []
+            for process in torch.values():
+                with suppress(psutil.Error):
+                    if process.ppid() not in torch:  # loader workers belong to their parent
+                        job = _job(process)
+                        jobs += [job] if not job.ancestors & self._ours else []
+            self._found = sorted(jobs, key=lambda job: job.began_s)
         known = set(own)
         return [job for job in self._found if not known & {job.pid, *job.ancestors}]
-
-    def _look(self, on_gpu: set[int]) -> list[ForeignJob]:
-        self._ours = set[int]()
-        torch = {process.pid: process for process in self._with_torch(on_gpu)}
-        jobs = []
-        for process in torch.values():
-            with suppress(psutil.Error):
-                if process.ppid() not in torch:  # loader workers belong to their parent
-                    job = _job(process)
-                    jobs += [job] if not job.ancestors & self._ours else []
-        return sorted(jobs, key=lambda job: job.began_s)
 
     def _with_torch(self, on_gpu: set[int]) -> Iterable[psutil.Process]:
         seen: dict[tuple[int, float], bool] = {}

@@ -16,7 +16,11 @@ VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 
 def counters(root: Path) -> dict[str, float]:
     """Growing counters: seconds of all cores, bytes, periods. Missing ones are unknown."""
-    found = _cpu(root) | _swap(root) | _disk(root) | _network(root)
+    found = _cpu(root) | _disk(root) | _network(root)
+    for line in _text(root / "proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "pswpin" and (pages := _number(value)) is not None:
+            found["swap_in_bytes"] = pages * mmap.PAGESIZE
     periods = limits.throttled_periods(root)
     if periods is not None:
         found["periods_throttled"], found["periods"] = map(float, periods)
@@ -46,8 +50,9 @@ def _cpu(root: Path) -> dict[str, float]:
     """Seconds of the cores that this process may use; busy: its container's, if with a quota."""
     lines = [line.split()[:9] for line in _text(root / "proc/stat").splitlines()]
     cores = [words for words in lines if words and words[0][:3] == "cpu"]
-    usable = _usable_cores()
-    own = [words for words in cores[1:] if words[0][3:] in usable]
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    names = {str(core) for core in usable}
+    own = [words for words in cores[1:] if words[0][3:] in names]
     chosen = own if 0 < len(own) < len(cores) - 1 else cores[:1]
     ticks = [[_number(word) for word in words[1:]] for words in chosen]
     if not ticks or any(len(each) < 8 or None in each for each in ticks):
@@ -63,34 +68,22 @@ def _cpu(root: Path) -> dict[str, float]:
     }
 
 
-def _usable_cores() -> set[str]:
-    if not hasattr(os, "sched_getaffinity"):
-        return set()
-    return {str(core) for core in os.sched_getaffinity(0)}
-
-
-def _swap(root: Path) -> dict[str, float]:
-    for line in _text(root / "proc/vmstat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "pswpin" and (pages := _number(value)) is not None:
-            return {"swap_in_bytes": pages * mmap.PAGESIZE}
-    return {}
-
-
 def _disk(root: Path) -> dict[str, float]:
     read = written = 0.0
     lines = [line.split() for line in _text(root / "proc/diskstats").splitlines()]
-    whole = [words for words in lines if len(words) > 9 and _is_disk(root, words[2])]
+    whole = [
+        words
+        for words in lines
+        if len(words) > 9
+        and not words[2].startswith(VIRTUAL_DISKS)
+        and (root / "sys/block" / words[2]).exists()
+    ]
     if not whole:
         return {}
     for words in whole:
         read += (_number(words[5]) or 0.0) * SECTOR_BYTES
         written += (_number(words[9]) or 0.0) * SECTOR_BYTES
     return {"disk_read_bytes": read, "disk_written_bytes": written}
-
-
-def _is_disk(root: Path, name: str) -> bool:
-    return not name.startswith(VIRTUAL_DISKS) and (root / "sys/block" / name).exists()
 
 
 def _network(root: Path) -> dict[str, float]:

@@ -60,24 +60,31 @@ class MachineSampler:
 
     def sample(self, folders: Sequence[str] = ()) -> MachineSample:
         """The machine now. folders: those whose file systems' free space to report."""
-        now_s = time.monotonic()
+        now_s, time_s = time.monotonic(), time.time()
         counters = linux_host.counters(self._root) if self._linux else other_host.counters()
         levels = linux_host.levels(self._root) if self._linux else other_host.levels()
         rates = self._rates(now_s, counters)
+        gpus: list[GpuSample] = []
+        first_index = 0
+        for vendor, ask in self._vendors.items():
+            try:
+                found = ask(now_s, first_index)
+            except Exception:  # a bug or a broken driver: the others are still shown
+                found = ()
+            gpus += found
+            self._most[vendor] = max(self._most.get(vendor, 0), len(found))
+            first_index += self._most[vendor]
+        quota = limits.cpu_quota(self._root) if self._linux else None
+        cores = self._cores or float(os.cpu_count() or 1)
         return MachineSample(
-            time_s=time.time(),
+            time_s=time_s,
             hostname=self._hostname,
-            gpus=self._gpus(now_s),
-            cores=self._usable_cores(),
+            gpus=tuple(gpus),
+            cores=cores if quota is None else min(cores, quota),
             disks=self._disks.sample(folders),
             **levels,
             **rates,
         )
-
-    def _usable_cores(self) -> float:
-        quota = limits.cpu_quota(self._root) if self._linux else None
-        cores = self._cores or float(os.cpu_count() or 1)
-        return cores if quota is None else min(cores, quota)
 
     def _begin(self, vendor: Vendor, begin: Callable[[], AskGpus | None]) -> None:
         """Start a vendor's sampler; its failure does not affect the other vendors."""
@@ -100,19 +107,6 @@ class MachineSampler:
             return sampler.sample(now_s)
 
         return samples
-
-    def _gpus(self, now_s: float) -> tuple[GpuSample, ...]:
-        gpus: list[GpuSample] = []
-        first_index = 0
-        for vendor, ask in self._vendors.items():
-            try:
-                found = ask(now_s, first_index)
-            except Exception:  # a bug or a broken driver: the others are still shown
-                found = ()
-            gpus += found
-            self._most[vendor] = max(self._most.get(vendor, 0), len(found))
-            first_index += self._most[vendor]
-        return tuple(gpus)
 
     def _rates(self, now_s: float, counters: dict[str, float]) -> dict[str, Any]:
         before, self._before = self._before, (now_s, counters)

@@ -35,22 +35,22 @@ class TreeUse:
         now_s = time.monotonic()
         if self._family_s is None or now_s - self._family_s >= FAMILY_EVERY_S:
             self._family_s = now_s
-            self._find()
+            known, self._members = self._members, {}
+            with suppress(psutil.Error):
+                root = known.get(self.pid) or psutil.Process(self.pid)
+                if root.is_running():
+                    for process in (root, *root.children(recursive=True)):
+                        self._members[process.pid] = known.get(process.pid, process)
         cores = self._cores(now_s)
         if self._memory_s is None or now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_s = now_s
             self._pss = {pid: _shared_beyond_own(pid) for pid in self._members}
-        memory = self._bytes()
+        memory = None
+        for pid, process in self._members.items():
+            with suppress(psutil.Error):
+                own = max(0, process.memory_info().rss - self._pss.get(pid, 0))
+                memory = own if memory is None else memory + own
         return cores, memory, frozenset(self._members)
-
-    def _find(self) -> None:
-        known = self._members
-        self._members = {}
-        with suppress(psutil.Error):
-            root = known.get(self.pid) or psutil.Process(self.pid)
-            if root.is_running():
-                for process in (root, *root.children(recursive=True)):
-                    self._members[process.pid] = known.get(process.pid, process)
 
     def _cores(self, now_s: float) -> float | None:
         """Cores used since the last call by processes that already ran then and still run."""
@@ -68,14 +68,6 @@ class TreeUse:
         if last_s is None or not used or now_s <= last_s:
             return None
         return spent / (now_s - last_s)
-
-    def _bytes(self) -> int | None:
-        total, known = 0, False
-        for pid, process in self._members.items():
-            with suppress(psutil.Error):
-                total += max(0, process.memory_info().rss - self._pss.get(pid, 0))
-                known = True
-        return total if known else None
 
 
 READS = {"x86_64": (0, (23, 270)), "aarch64": (63, (72,))}

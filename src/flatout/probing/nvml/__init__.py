@@ -56,7 +56,10 @@ def facts(
     try:
         library.nvmlInit()
     except Exception as error:  # also from a broken library or one far older than pynvml
-        return None, None, Driver(vendor="nvidia", nvml_error=_reason(error))
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if getattr(error, "value", None) == VERSION_MISMATCH:
+            reason = "Driver/library version mismatch"
+        return None, None, Driver(vendor="nvidia", nvml_error=reason)
     ask = Questions(library)
     try:
         handles = ask.handles()
@@ -96,9 +99,3 @@ def _library(library: Any) -> Any:
 
         library = pynvml
     return library
-
-
-def _reason(error: Exception) -> str:
-    if getattr(error, "value", None) == VERSION_MISMATCH:
-        return "Driver/library version mismatch"
-    return " ".join(str(error).split()) or type(error).__name__

@@ -96,18 +96,15 @@ class _Pair:
         self._library.nvmlGpmSampleGet(handle, older)
         first, self._taken_s = self._taken_s is None, now_s
         if not first:
-            self._shares = self._between(newer, older)
+            question = self._library.c_nvmlGpmMetricsGet_t()
+            question.version = METRICS_GET_VERSION
+            question.numMetrics = 2
+            question.sample1, question.sample2 = newer, older  # `older` now holds the latest
+            question.metrics[0].metricId = SM_UTIL
+            question.metrics[1].metricId = ANY_TENSOR_UTIL
+            self._library.nvmlGpmMetricsGet(question)
+            self._shares = GpmShares(_share(question.metrics[0]), _share(question.metrics[1]))
         return self._shares
-
-    def _between(self, earlier: Any, later: Any) -> GpmShares:
-        question = self._library.c_nvmlGpmMetricsGet_t()
-        question.version = METRICS_GET_VERSION
-        question.numMetrics = 2
-        question.sample1, question.sample2 = earlier, later
-        question.metrics[0].metricId = SM_UTIL
-        question.metrics[1].metricId = ANY_TENSOR_UTIL
-        self._library.nvmlGpmMetricsGet(question)
-        return GpmShares(_share(question.metrics[0]), _share(question.metrics[1]))
 
 
 def _share(metric: Any) -> float | None:

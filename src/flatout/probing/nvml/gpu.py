@@ -38,13 +38,16 @@ FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "com
 
 def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
     """One GPU, with the NVLink connections that were read before."""
+    mode = ask.number("nvmlDeviceGetComputeMode", handle)
+    mig = ask.flag("nvmlDeviceGetMigMode", handle)
+    capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
     return Gpu(
         vendor="nvidia",
         name=ask.text("nvmlDeviceGetName", handle),
         index=index,
         uuid=ask.text("nvmlDeviceGetUUID", handle),
         driver_sees=True,
-        compute_capability=_capability(ask, handle),
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
         utilization=utilization(ask, handle),
         throttles=throttles(ask, handle),
         nvlinks=None if links.up is None else len(links.up),
@@ -54,15 +57,17 @@ def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
         **_bus(ask, handle),
         **memory(ask, handle),
         **power_and_heat(ask, handle),
-        **_clocks(ask, handle),
+        clock_sm_mhz=ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
+        clock_sm_max_mhz=ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_SM),
+        clock_memory_mhz=ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
+        clock_memory_max_mhz=ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEMORY),
         **errors(ask, handle),
-        **_modes(ask, handle),
+        persistence_mode=ask.flag("nvmlDeviceGetPersistenceMode", handle),
+        compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
+        mig=mig,
+        mig_slices=_slices(ask, handle) if mig else (),
+        display=ask.flag("nvmlDeviceGetDisplayActive", handle),
     )
-
-
-def _capability(ask: Questions, handle: Any) -> tuple[int, int] | None:
-    answer = ask("nvmlDeviceGetCudaComputeCapability", handle)
-    return (int(answer[0]), int(answer[1])) if answer else None
 
 
 def utilization(ask: Questions, handle: Any) -> float | None:
@@ -72,6 +77,14 @@ def utilization(ask: Questions, handle: Any) -> float | None:
 
 def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
     address, identity = ask.pci("nvmlDeviceGetPciInfo", handle)
+    # The nearest nodes; nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves.
+    words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
+    nodes = [
+        64 * position + bit
+        for position, word in enumerate(words or ())
+        for bit in range(64)
+        if int(word) >> bit & 1
+    ]
     return {
         "pci_address": address,
         "pci_id": identity,
@@ -80,20 +93,8 @@ def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
         "pcie_generation_card": ask.number("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
         "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
         "pcie_width_max": ask.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        "numa_node": _numa_node(ask, handle),
+        "numa_node": nodes[0] if len(nodes) == 1 else None,
     }
-
-
-def _numa_node(ask: Questions, handle: Any) -> int | None:
-    """The nearest node; nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves."""
-    words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
-    nodes = [
-        64 * position + bit
-        for position, word in enumerate(words or ())
-        for bit in range(64)
-        if int(word) >> bit & 1
-    ]
-    return nodes[0] if len(nodes) == 1 else None
 
 
 def memory(ask: Questions, handle: Any) -> dict[str, Any]:
@@ -128,15 +129,6 @@ def watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _clocks(ask: Questions, handle: Any) -> dict[str, Any]:
-    return {
-        "clock_sm_mhz": ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
-        "clock_sm_max_mhz": ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_SM),
-        "clock_memory_mhz": ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
-        "clock_memory_max_mhz": ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEMORY),
-    }
-
-
 def throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
     mask = ask.number("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if mask is None:  # drivers before 535 use the older name
@@ -164,18 +156,6 @@ def errors(ask: Questions, handle: Any) -> dict[str, Any]:
         "retired_pages": None if None in pages else sum(map(len, pages)),
         "retirement_pending": any(answers) if answers else None,
         "row_remap_failed": bool(rows[3]) if rows else None,
-    }
-
-
-def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
-    mode = ask.number("nvmlDeviceGetComputeMode", handle)
-    mig = ask.flag("nvmlDeviceGetMigMode", handle)
-    return {
-        "persistence_mode": ask.flag("nvmlDeviceGetPersistenceMode", handle),
-        "compute_mode": None if mode is None else COMPUTE_MODES.get(mode),
-        "mig": mig,
-        "mig_slices": _slices(ask, handle) if mig else (),
-        "display": ask.flag("nvmlDeviceGetDisplayActive", handle),
     }
 
 

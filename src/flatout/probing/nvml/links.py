@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from flatout.nouns.gpu import Gpu, GpuPair, Link
 from flatout.probing.nvml.questions import Questions
@@ -62,27 +62,26 @@ def pairs(
     if not possible:
         return ()
     places = {gpu.pci_address: gpu.index for gpu in gpus}
-    ends = {
-        index: _ends(ask, handle, connections[index], places) for index, handle in handles.items()
-    }
+    ends: dict[int, set[int | str | None]] = {}  # other GPUs' numbers, a switch, or unknown
+    for index, handle in handles.items():
+        numbers = connections[index].up
+        if numbers is None:
+            ends[index] = set() if connections[index].absent else {UNKNOWN}
+        else:
+            ends[index] = {_end(ask, handle, number, places) for number in numbers}
     pairs_found = []
     for first, second in possible:
-        link: Link | Literal["unknown"] | None = _nvlink(first, second, ends)
-        if link is None:
+        first_ends, second_ends = ends[first], ends[second]
+        by_switch = SWITCH in first_ends and SWITCH in second_ends
+        link: Link | None = None
+        if second in first_ends or first in second_ends or by_switch:
+            link = "nvlink"
+        elif UNKNOWN not in first_ends | second_ends:  # else an NVLink may connect the two
             way = ask.number("nvmlDeviceGetTopologyCommonAncestor", handles[first], handles[second])
             link = WAYS.get(way) if way is not None else None
-        if link is not None and link != UNKNOWN:
+        if link is not None:
             pairs_found.append(GpuPair(first, second, link))
     return tuple(pairs_found) or None
-
-
-def _ends(
-    ask: Questions, handle: Any, connections: Links, places: Mapping[str | None, int | None]
-) -> set[int | str | None]:
-    """The other ends: GPUs' numbers, a switch, or unknown."""
-    if connections.up is None:
-        return set() if connections.absent else {UNKNOWN}
-    return {_end(ask, handle, link, places) for link in connections.up}
 
 
 def _end(
@@ -96,17 +95,3 @@ def _end(
         return places[address]
     elsewhere = kind == REMOTE_GPU and address is not None and None not in places
     return None if elsewhere else UNKNOWN  # a GPU outside this list; else a switch or anything
-
-
-def _nvlink(
-    first: int, second: int, ends: Mapping[int, set[int | str | None]]
-) -> Literal["nvlink", "unknown"] | None:
-    """`nvlink`, or `unknown` if an NVLink may connect the two, or None if none does."""
-    first_ends, second_ends = ends[first], ends[second]
-    if (
-        second in first_ends
-        or first in second_ends
-        or (SWITCH in first_ends and SWITCH in second_ends)
-    ):
-        return "nvlink"
-    return UNKNOWN if UNKNOWN in first_ends | second_ends else None

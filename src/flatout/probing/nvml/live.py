@@ -7,7 +7,6 @@ machine share, so nothing is asked more often than it changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +43,16 @@ class NvidiaSampler:
             self._slow = {
                 index: self._slow_facts(index, handle) for index, handle in self._handles.items()
             }
-        self._hear()
+        for _ in range(MOST_XIDS if self._events is not None else 0):
+            event = self._ask("nvmlEventSetWait_v2", self._events, 0)  # does not wait
+            if event is None:
+                break
+            address = self._ask.pci("nvmlDeviceGetPciInfo", event.device)[0]
+            for index, handle in self._handles.items():
+                if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
+                    known = self._xids.get(index, ())
+                    self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
+                    break
         if not self.gpm_wanted:
             self._gpm.close()
         return tuple(
@@ -103,7 +111,11 @@ class NvidiaSampler:
         processes = facts.processes(self._ask, handle)
         if processes is None:
             return None
-        shares = self._shares(handle)
+        since_us = int(1e6 * (time.time() - SLOW_EVERY_S))  # the driver also keeps older answers
+        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, since_us) or ()
+        shares: dict[int, float] = {}
+        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
+            shares[rate.pid] = min(1.0, rate.smUtil / 100)  # the newest of each process
         return tuple(
             GpuUse(
                 process.pid,
@@ -115,35 +127,6 @@ class NvidiaSampler:
             for process in processes
         )
 
-    def _shares(self, handle: Any) -> dict[int, float]:
-        """Share of each process that ran a kernel recently; the driver also keeps older answers."""
-        since_us = int(1e6 * (time.time() - SLOW_EVERY_S))
-        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, since_us) or ()
-        shares: dict[int, float] = {}
-        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
-            shares[rate.pid] = min(1.0, rate.smUtil / 100)  # the newest of each process
-        return shares
-
-    def _hear(self) -> None:
-        """Take the driver's errors since the last call, without waiting."""
-        for _ in range(MOST_XIDS):
-            if self._events is None:
-                return
-            event = self._ask("nvmlEventSetWait_v2", self._events, 0)
-            if event is None:
-                return
-            index = self._index(event.device)
-            if index is not None:
-                known = self._xids.get(index, ())
-                self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
-
-    def _index(self, device: Any) -> int | None:
-        address = self._ask.pci("nvmlDeviceGetPciInfo", device)[0]
-        for index, handle in self._handles.items():
-            if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
-                return index
-        return None
-
 
 def _events(ask: Questions, handles: dict[int, Any]) -> Any:
     """A set that receives the driver's errors, or None if this driver does not report them."""
@@ -152,19 +135,14 @@ def _events(ask: Questions, handles: dict[int, Any]) -> Any:
     events = ask("nvmlEventSetCreate")
     if events is None:
         return None
-    register: Callable[..., Any] = getattr(ask.library, "nvmlDeviceRegisterEvents", _refused)
     heard = 0
     for handle in handles.values():
         try:
-            register(handle, XID_CRITICAL, events)
+            ask.library.nvmlDeviceRegisterEvents(handle, XID_CRITICAL, events)
             heard += 1
-        except Exception:  # a GPU or a system (WSL) without such events
+        except Exception:  # a GPU, a system (WSL) or an old library without such events
             continue
     if heard:
         return events
     ask("nvmlEventSetFree", events)
     return None
-
-
-def _refused(*arguments: Any) -> None:
-    raise NotImplementedError
