@@ -98,7 +98,19 @@ def host_time(
         sample for stack in host.worker_stacks if (sample := _sample(host, stack)) is not None
     ]
     torch_share = _torch_shares(samples, operators)
-    returning = _calls_of_the_users(samples, source)
+    # Named calls of the user's own functions, whose code has a frame of its own.
+    pairs = {
+        (frame, _last(callee.function))
+        for sample in samples
+        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
+        if not frame.package and not callee.package
+    }
+    called = {frame: CALL.match(_text(frame, source)) for frame, _ in pairs}
+    returning = {
+        frame
+        for frame, function in pairs
+        if (_last(name[0]) if (name := called[frame]) else "") == function
+    }
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
         if _frees(sample, torch_share, returning, source):
@@ -158,17 +170,6 @@ def _owned(frame: wire.FrameSeen) -> wire.FrameSeen:
     path = frame.file.replace("\\", "/")
     package = next((name for part, name in WITHIN_TORCH.items() if part in path), TORCH)
     return dataclasses.replace(frame, package=package)
-
-
-def _hooked(sample: _Sample) -> bool:
-    """Whether torch calls a function of the user's for a module other than its forward."""
-    return any(
-        frame.package == TORCH
-        and ENTERS_MODULE in frame.function
-        and not callee.package
-        and _last(callee.function) != FORWARD
-        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
-    )
 
 
 def _updating(frames: Sequence[wire.FrameSeen], source: Source) -> bool:
@@ -239,22 +240,6 @@ def _torch_shares(
         for line, ms in own_ms.items()
     }
     return {line: 1.0 if share >= MOSTLY else share for line, share in shares.items()}
-
-
-def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.FrameSeen]:
-    """Named calls of the user's own functions, whose code has a frame of its own."""
-    pairs = {
-        (frame, _last(callee.function))
-        for sample in samples
-        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
-        if not frame.package and not callee.package
-    }
-    called = {frame: CALL.match(_text(frame, source)) for frame, _ in pairs}
-    return {
-        frame
-        for frame, function in pairs
-        if (_last(name[0]) if (name := called[frame]) else "") == function
-    }
 
 
 def _frees(
@@ -337,6 +322,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
     user_frames = [frame for frame in sample.frames[: sample.deepest] if not frame.package]
     calling = sample.callees[0].package if sample.callees else TORCH
     calls_torch = calling != TORCH and sample.callees[-1].package == TORCH
+    # Whether torch calls a function of the user's for a module other than its forward.
     return HostLine(
         where=_place(sample.own, source),
         kind=HostKind.TORCH,
@@ -348,7 +334,13 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         modelling=sample.enters(ENTERS_MODULE),
         framework=calling if calls_torch else "",
         updating=_updating(sample.frames, source),
-        hooked=_hooked(sample),
+        hooked=any(
+            frame.package == TORCH
+            and ENTERS_MODULE in frame.function
+            and not callee.package
+            and _last(callee.function) != FORWARD
+            for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
+        ),
         collating=bool(sample.callees)
         and _is_torch(sample)
         and any(ENTERS_LOADER in frame.function for frame in sample.callees),

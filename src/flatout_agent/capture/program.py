@@ -39,7 +39,15 @@ class ModelProgram:
 
 def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> ModelProgram:
     """Export with all sizes that vary, else with the batch alone, else with fixed sizes."""
-    varying = _varying(samples)
+    first = samples[0]
+    varying = tuple(
+        frozenset(
+            dim
+            for dim in range(tensor.dim())
+            if any(sample[at].shape[dim] != tensor.shape[dim] for sample in samples)
+        )
+        for at, tensor in enumerate(first)
+    )
     batch: Dims = ()
     if by_rows is not None:
         batch = tuple(frozenset() if dim is None else frozenset({dim}) for dim in by_rows.inputs)
@@ -68,18 +76,6 @@ def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) ->
     raise refusal.CannotCapture(
         f"what torch.export makes of it does not compute the same: {notes[-1]}",
         "report it with the model: the exported program is wrong",
-    )
-
-
-def _varying(samples: Sequence[Tensors]) -> Dims:
-    first = samples[0]
-    return tuple(
-        frozenset(
-            dim
-            for dim in range(tensor.dim())
-            if any(sample[at].shape[dim] != tensor.shape[dim] for sample in samples)
-        )
-        for at, tensor in enumerate(first)
     )
 
 

@@ -91,16 +91,13 @@ class _Copying:
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if type(value) in CONTAINERS and depth < DEEPEST:
-            return self._container(value, depth)
+            if isinstance(value, dict):
+                pairs = {key: self._value(member, depth + 1) for key, member in value.items()}
+                if type(value) is defaultdict:
+                    return defaultdict(value.default_factory, pairs)
+                return type(value)(pairs)
+            return type(value)([self._value(member, depth + 1) for member in value])
         return self._callable(value)
-
-    def _container(self, value: Any, depth: int) -> Any:
-        if isinstance(value, dict):
-            pairs = {key: self._value(member, depth + 1) for key, member in value.items()}
-            if type(value) is defaultdict:
-                return defaultdict(value.default_factory, pairs)
-            return type(value)(pairs)
-        return type(value)([self._value(member, depth + 1) for member in value])
 
     def _callable(self, value: Any) -> Any:
         """Bind methods of a copied module to the copy."""

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from torch import nn
 
@@ -125,11 +124,13 @@ class Roots:
         self._trained = {id(p) for root in trained for p in root.model.parameters()}
         for key, root in list(self._roots.items()):
             asked = self._orders.model and root.is_named(self._orders.model)
-            if trained and not root.trained and not asked and not self._related(root):
+            if (
+                trained
+                and not root.trained
+                and not asked
+                and not any(id(parameter) in self._trained for parameter in root.model.parameters())
+            ):
                 del self._roots[key]
-
-    def _related(self, root: Root) -> bool:
-        return any(id(parameter) in self._trained for parameter in root.model.parameters())
 
     def __iter__(self) -> Iterator[Root]:
         return iter(list(self._roots.values()))
@@ -212,15 +213,11 @@ def _names(model: nn.Module) -> Iterator[str]:
     while frame is not None and left:
         if "flatout_agent" not in frame.f_code.co_filename:
             left -= 1
-            yield from _bound(frame.f_locals, model)
+            for name, value in list(frame.f_locals.items()):
+                if isinstance(value, nn.Module) and unwrapped(value) is model:
+                    yield name
+                elif name == "self":
+                    inside = dict(getattr(value, "__dict__", {}))
+                    inside.update(inside.get("_modules") or {})
+                    yield from (n for n, member in inside.items() if member is model)
         frame = frame.f_back
-
-
-def _bound(values: dict[str, Any], model: nn.Module) -> Iterator[str]:
-    for name, value in list(values.items()):
-        if isinstance(value, nn.Module) and unwrapped(value) is model:
-            yield name
-        elif name == "self":
-            inside = dict(getattr(value, "__dict__", {}))
-            inside.update(inside.get("_modules") or {})
-            yield from (n for n, member in inside.items() if member is model)

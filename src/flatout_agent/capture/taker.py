@@ -63,7 +63,19 @@ class Taker:
     def install(self) -> None:
         """Install before discovery, which wraps this."""
         self._watch_models()
-        self._watch_batches()
+        iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+        following = iterators.__next__
+        taker = self
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            if taker._epoch_is_over(iterator):
+                raise StopIteration
+            batch = following(iterator)
+            if not taker._taken:
+                taker._batches.append(batch)
+            return batch
+
+        replaced(iterators, "__next__", __next__)
         self.job.after_step(self._step)
 
     # The program's models ---------------------------------------------------------------------
@@ -112,7 +124,11 @@ class Taker:
             most = WITHOUT_EVALUATION * max(1, self.orders.after_steps)
             if evaluated or self.job.steps >= most:
                 self.take_and_end()
-        if _has_cache((args, kwargs)):
+        # Whether it is a cache of keys and values, which generation gives to a transformer.
+        if any(
+            type(value).__name__.endswith("Cache")
+            for value in nests.leaves((args, kwargs), lambda value: nests.members(value) is None)
+        ):
             root.generated += 1
             return
         unsure = evaluates and gradients
@@ -151,21 +167,6 @@ class Taker:
         return None
 
     # Batches and steps ------------------------------------------------------------------------
-
-    def _watch_batches(self) -> None:
-        iterators = torch.utils.data.dataloader._BaseDataLoaderIter
-        following = iterators.__next__
-        taker = self
-
-        def __next__(iterator: Any) -> Any:  # noqa: N807
-            if taker._epoch_is_over(iterator):
-                raise StopIteration
-            batch = following(iterator)
-            if not taker._taken:
-                taker._batches.append(batch)
-            return batch
-
-        replaced(iterators, "__next__", __next__)
 
     def _epoch_is_over(self, iterator: Any) -> bool:
         """End epochs early in a program that is to be ended early, so its evaluation
@@ -219,7 +220,25 @@ class Taker:
         self._batches.clear()
         began = time.perf_counter()
         try:
-            self.recorder.write(self._take(began))
+            from flatout_agent.capture.capture import Wanted, capture
+
+            choice = self.roots.choose()
+            wanted = Wanted(
+                self.folder,
+                choice.source,
+                choice.inside,
+                self.orders.weights,
+                self.orders.weights_key,
+                choice.root.trained,
+                choice.notes,
+            )
+            done = capture(choice.root.model, choice.calls, wanted)
+            took = time.perf_counter() - began
+            self.recorder.write(
+                wire.ExportSeen(
+                    done.folder, done.model, done.source, done.samples, took, done.notes
+                )
+            )
         except CannotCapture as answer:
             self.recorder.write(answer.record())
         except KeyboardInterrupt:
@@ -228,23 +247,6 @@ class Taker:
             self.recorder.fault("export", error)
             reason = f"the export failed inside flatout: {type(error).__name__}: {error}"
             self.recorder.write(wire.ExportRefused(reason[:600], "report it"))
-
-    def _take(self, began: float) -> wire.ExportSeen:
-        from flatout_agent.capture.capture import Wanted, capture
-
-        choice = self.roots.choose()
-        wanted = Wanted(
-            self.folder,
-            choice.source,
-            choice.inside,
-            self.orders.weights,
-            self.orders.weights_key,
-            choice.root.trained,
-            choice.notes,
-        )
-        done = capture(choice.root.model, choice.calls, wanted)
-        took = time.perf_counter() - began
-        return wire.ExportSeen(done.folder, done.model, done.source, done.samples, took, done.notes)
 
 
 def _has_values(tensor: torch.Tensor) -> bool:
@@ -280,14 +282,6 @@ def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch
         if alike and torch.equal(leaf.detach().cpu().reshape(-1), copy.reshape(-1)):
             return True
     return False
-
-
-def _has_cache(nest: Any) -> bool:
-    """Whether it is a cache of keys and values, which generation gives to a transformer."""
-    return any(
-        type(value).__name__.endswith("Cache")
-        for value in nests.leaves(nest, lambda value: nests.members(value) is None)
-    )
 
 
 def cannot_be(name: str, roots: Roots) -> CannotCapture | None:

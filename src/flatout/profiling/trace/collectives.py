@@ -89,7 +89,18 @@ def _on_host(attribution: Attribution) -> _Messages:
     is_carried = np.array([bool(CARRIED.match(title)) for title in titles], np.bool_)
     carried = {name for name, is_own in zip(names, is_carried, strict=True) if is_own}
     is_call = is_carried | np.array([name not in carried for name in names], np.bool_)
-    sizes = np.where(is_call, _within(attribution, rows, inner), UNKNOWN)
+    # Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`.
+    # If none are recorded, the bytes follow from the shapes of a row's inputs.
+    events = attribution.recording.events
+    totals = np.full(len(events), UNKNOWN, np.int64)
+    outermost = set(rows.tolist())
+    for row in inner[events.moved[inner] >= 0].tolist():
+        ancestor = row
+        while ancestor >= 0 and ancestor not in outermost:
+            ancestor = int(attribution.host.parent[ancestor])
+        totals[ancestor] = max(totals[ancestor], 0) + events.moved[row]
+    by_shapes = [_of_shapes(attribution, row) for row in rows.tolist()]
+    sizes = np.where(is_call, np.where(totals[rows] >= 0, totals[rows], by_shapes), UNKNOWN)
     distributed = recording.metadata.get("distributedInfo")
     world = distributed.get("world_size") if isinstance(distributed, dict) else None
     is_known = isinstance(world, int) and world > 0
@@ -112,23 +123,6 @@ def _by_callers(attribution: Attribution, callers: Ints) -> tuple[Ints, Ints]:
         members.append(int(events.members[operator]) if operator >= 0 else UNKNOWN)
         counted.add(operator)
     return np.array(sizes, np.int64), np.array(members, np.int64)
-
-
-def _within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
-    """Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`.
-
-    If none are recorded, the bytes follow from the shapes of a row's inputs.
-    """
-    events = attribution.recording.events
-    totals = np.full(len(events), UNKNOWN, np.int64)
-    outermost = set(rows.tolist())
-    for row in inner[events.moved[inner] >= 0].tolist():
-        ancestor = row
-        while ancestor >= 0 and ancestor not in outermost:
-            ancestor = int(attribution.host.parent[ancestor])
-        totals[ancestor] = max(totals[ancestor], 0) + events.moved[row]
-    by_shapes = [_of_shapes(attribution, row) for row in rows.tolist()]
-    return np.where(totals[rows] >= 0, totals[rows], by_shapes)
 
 
 def _of_shapes(attribution: Attribution, row: int) -> int:

@@ -65,7 +65,20 @@ def work(recording: TraceRecording, host: Host) -> Work:
     launched = np.where(by_operator, recording.events.begin[operator], launched)
     has_calls = bool(len(recording.rows(Category.RUNTIME)))
     orphaned = (launched < 0) & has_calls
-    return Work(rows, _ranks(recording, host, rows, operator), call, operator, launched, orphaned)
+    # Ranks by name; computation inside an optimizer's step belongs to the optimizer.
+    by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
+    for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():
+        by_name[number] = RANKS[kinds.of_kernel(recording.names[number])]
+    rank = by_name[recording.events.name[rows]]
+    in_optimizer = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)
+    return Work(
+        rows,
+        np.where(in_optimizer, RANKS[Kind.OPTIMIZER], rank),
+        call,
+        operator,
+        launched,
+        orphaned,
+    )
 
 
 def _busiest(recording: TraceRecording, rows: Ints) -> Ints:
@@ -126,13 +139,3 @@ def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:
     is_match = (keys[order][positions] == wanted_keys) & (wanted_keys >= 0)
     matches: Ints = np.where(is_match, values[order][positions], NOBODY)
     return matches
-
-
-def _ranks(recording: TraceRecording, host: Host, rows: Ints, operator: Ints) -> Ints:
-    """Ranks by name; computation inside an optimizer's step belongs to the optimizer."""
-    by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
-    for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():
-        by_name[number] = RANKS[kinds.of_kernel(recording.names[number])]
-    rank = by_name[recording.events.name[rows]]
-    in_optimizer = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)
-    return np.where(in_optimizer, RANKS[Kind.OPTIMIZER], rank)

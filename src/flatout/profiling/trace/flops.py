@@ -66,7 +66,18 @@ def _count(name: str, inputs: list[Shape], concrete: str) -> int:
     if name == "aten::convolution":
         return _convolution(inputs[0], inputs[1], _values(concrete))
     if name == "aten::convolution_backward":
-        return _convolution_backward(inputs, _values(concrete))
+        # Counted once for the input's gradient and once for the weight's.
+        values = _values(concrete)
+        result, image, weight = inputs[:3]
+        transposed = len(values) > 7 and values[7] == "True"
+        moving = image if transposed else [result[0], *result[2:], 1]
+        once = 2 * math.prod(moving) * math.prod(weight[1:] if transposed else weight)
+        gradient_flags = values[-1].strip("[]").split(",")[:2] if values else []
+        return once * (
+            sum(flag.strip() == "True" for flag in gradient_flags)
+            if len(gradient_flags) == 2
+            else 2
+        )
     if is_attention(name):
         backward = "backward" in name
         query, key, value = inputs[1:4] if backward else inputs[:3]
@@ -98,15 +109,3 @@ def _convolution(image: Shape, weight: Shape, values: list[str]) -> int:
         )
         output *= (size + 2 * pad - gap * (kernel[axis] - 1) - 1) // step + 1
     return 2 * image[0] * output * math.prod(weight)
-
-
-def _convolution_backward(inputs: list[Shape], values: list[str]) -> int:
-    """Counted once for the input's gradient and once for the weight's."""
-    result, image, weight = inputs[:3]
-    transposed = len(values) > 7 and values[7] == "True"
-    moving = image if transposed else [result[0], *result[2:], 1]
-    once = 2 * math.prod(moving) * math.prod(weight[1:] if transposed else weight)
-    gradient_flags = values[-1].strip("[]").split(",")[:2] if values else []
-    return once * (
-        sum(flag.strip() == "True" for flag in gradient_flags) if len(gradient_flags) == 2 else 2
-    )

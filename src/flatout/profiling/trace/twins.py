@@ -265,7 +265,11 @@ def _common(
             matches[row] = candidates[0]
             same_meaning[row] = (meaning[candidates] == meaning[candidates[0]]).all()
     if longest < min(count, len(right)):
-        matches[~_in_runs(matches)] = NOBODY
+        # Whether each match is in a run of at least RUN consecutive pairs.
+        starts = np.r_[True, (matches[1:] != matches[:-1] + 1) | (matches[1:] < 0)]
+        run = np.cumsum(starts) - 1
+        in_runs: Flags = (np.bincount(run)[run] >= RUN) & (matches >= 0)
+        matches[~in_runs] = NOBODY
     return matches, same_meaning
 
 
@@ -326,11 +330,3 @@ def _lengths(left: Ints, right: Ints) -> NDArray[np.int32]:
         extended = lengths[row, :-1] + (right == name if name >= 0 else 0)
         np.maximum.accumulate(np.maximum(lengths[row, 1:], extended), out=lengths[row + 1, 1:])
     return lengths
-
-
-def _in_runs(matches: Ints) -> Flags:
-    """Whether each match is in a run of at least RUN consecutive pairs."""
-    starts = np.r_[True, (matches[1:] != matches[:-1] + 1) | (matches[1:] < 0)]
-    run = np.cumsum(starts) - 1
-    in_runs: Flags = (np.bincount(run)[run] >= RUN) & (matches >= 0)
-    return in_runs

@@ -58,7 +58,12 @@ class LoaderStarts:
             began = time.perf_counter()
             iterator: Iterator[Any] = make_iterator(loader)
             with contextlib.suppress(Exception):  # a loader that cannot be recorded still works
-                self._started(loader, iterator, began)
+                self.begun += 1
+                self._passes[loader] = _Pass(began, places.where())
+                references = [reference for reference in self._iterators if reference() is not None]
+                if not any(reference() is iterator for reference in references):
+                    references.append(weakref.ref(iterator))
+                self._iterators = references
             return iterator
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -74,16 +79,6 @@ class LoaderStarts:
                 replaced(self._iterator_class, "__next__", __next__),
             ]
         )
-
-    def _started(
-        self, loader: torch.utils.data.DataLoader[Any], iterator: Any, began: float
-    ) -> None:
-        self.begun += 1
-        self._passes[loader] = _Pass(began, places.where())
-        references = [reference for reference in self._iterators if reference() is not None]
-        if not any(reference() is iterator for reference in references):
-            references.append(weakref.ref(iterator))
-        self._iterators = references
 
     def batch(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """`loader` has given a batch."""
