@@ -117,6 +117,18 @@ def host_time(
             return ((_line(sample, source), sample.ms),)
         return _lines(sample, torch_share, source, aliases)
 
+    # The other threads, with the frame that takes most of their time.
+    by_thread: dict[str, dict[wire.FrameSeen, float]] = defaultdict(lambda: defaultdict(float))
+    for stack in host.stacks:
+        if stack.thread and stack.frames:
+            frames = [host.frames[number] for number in stack.frames]
+            own = next((frame for frame in reversed(frames) if not frame.package), frames[-1])
+            by_thread[stack.thread][own] += 1000 * stack.s
+    threads = []
+    for name, frame_ms in by_thread.items():
+        frame = max(frame_ms, key=lambda frame: frame_ms[frame])
+        place = None if frame.package else _place(frame, source)
+        threads.append(HostThread(name, sum(frame_ms.values()), place, frame.package))
     return HostTime(
         steps=host.steps,
         step_ms=1000 * host.step_s,
@@ -124,7 +136,7 @@ def host_time(
         worker_lines=_summed(workers, lines_of),
         worker_idle_ms=None if host.worker_idle_s is None else 1000 * host.worker_idle_s,
         stacks=_flames(host, lines_of),
-        threads=_threads(host, source),
+        threads=tuple(sorted(threads, key=lambda thread: -thread.cpu_ms)),
         gc_ms=1000 * host.gc_s,
         queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
         waited_ms=sum(sample.idle_ms for sample in samples if not sample.enters(ENTERS_LOADER)),
@@ -322,7 +334,6 @@ def _line(sample: _Sample, source: Source) -> HostLine:
     user_frames = [frame for frame in sample.frames[: sample.deepest] if not frame.package]
     calling = sample.callees[0].package if sample.callees else TORCH
     calls_torch = calling != TORCH and sample.callees[-1].package == TORCH
-    # Whether torch calls a function of the user's for a module other than its forward.
     return HostLine(
         where=_place(sample.own, source),
         kind=HostKind.TORCH,
@@ -334,7 +345,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         modelling=sample.enters(ENTERS_MODULE),
         framework=calling if calls_torch else "",
         updating=_updating(sample.frames, source),
-        hooked=any(
+        hooked=any(  # a function of the user's for a module other than its forward
             frame.package == TORCH
             and ENTERS_MODULE in frame.function
             and not callee.package
@@ -381,22 +392,6 @@ def _text(frame: wire.FrameSeen, source: Source) -> str:
 
 def _place(frame: wire.FrameSeen, source: Source) -> Place:
     return Place(frame.file, frame.line, frame.function, source(frame.file, frame.line).strip())
-
-
-def _threads(host: wire.HostSeen, source: Source) -> tuple[HostThread, ...]:
-    """The other threads, with the frame that takes most of their time."""
-    by_thread: dict[str, dict[wire.FrameSeen, float]] = defaultdict(lambda: defaultdict(float))
-    for stack in host.stacks:
-        if stack.thread and stack.frames:
-            frames = [host.frames[number] for number in stack.frames]
-            own = next((frame for frame in reversed(frames) if not frame.package), frames[-1])
-            by_thread[stack.thread][own] += 1000 * stack.s
-    threads = []
-    for name, frame_ms in by_thread.items():
-        frame = max(frame_ms, key=lambda frame: frame_ms[frame])
-        place = None if frame.package else _place(frame, source)
-        threads.append(HostThread(name, sum(frame_ms.values()), place, frame.package))
-    return tuple(sorted(threads, key=lambda thread: -thread.cpu_ms))
 
 
 def _flames(

@@ -120,10 +120,13 @@ def from_traces(paths: Sequence[Path]) -> Recorded:
             f"no trace in {', '.join(map(str, paths))}", "name a .json or .json.gz file"
         )
     trace_profile = analysing.analyse(recordings[0], roots=(Path.cwd(),))
+    # Ceilings measured on such a device; a trace may come from any machine.
+    machine, device_name = identity(), trace_profile.device_name
+    is_here = device_name is not None and device_name in [gpu.name for gpu in machine.gpus]
     trace_profile = dataclasses.replace(
         trace_profile,
         ranks=analysing.ranks(recordings),
-        ceilings=_cached_ceilings(trace_profile.device_name),
+        ceilings=ceilings.cached(machine) if is_here else (),
     )
     notes = (
         ()
@@ -369,11 +372,3 @@ def _with_places(value: Any, change: Callable[[str], str], is_place: bool = Fals
         for field in dataclasses.fields(value)
     }
     return dataclasses.replace(value, **changed)
-
-
-def _cached_ceilings(device_name: str | None) -> tuple[Ceiling, ...]:
-    """Ceilings measured on such a device; a trace may come from any machine."""
-    machine = identity()
-    if device_name is None or device_name not in [gpu.name for gpu in machine.gpus]:
-        return ()
-    return ceilings.cached(machine)

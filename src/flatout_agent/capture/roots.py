@@ -143,7 +143,14 @@ class Roots:
     def choose(self) -> RootChoice:
         """The requested model, else the evaluated one, else the largest."""
         if self._orders.model:
-            return self._asked(self._orders.model)
+            name = self._orders.model
+            matching = [root for root in self if root.is_named(name)]
+            if matching:
+                return _choice(max(matching, key=_last), "", ())
+            for root in sorted(self, key=_last, reverse=True):
+                if inner.named(unwrapped(root.model), name) is not None:
+                    return _choice(root, name, ())
+            raise self.not_called(name)
         called = [root for root in self if root.seen.calls()[0] or root.generated]
         if not called and len(list(self)):
             named = ", ".join(root.shown for root in self)
@@ -163,15 +170,6 @@ class Roots:
                 f"{generates[0].kind} is evaluated by generating text token by token", GENERATION
             )
         return _choice(best, "", _why(best, called))
-
-    def _asked(self, name: str) -> RootChoice:
-        matching = [root for root in self if root.is_named(name)]
-        if matching:
-            return _choice(max(matching, key=_last), "", ())
-        for root in sorted(self, key=_last, reverse=True):
-            if inner.named(unwrapped(root.model), name) is not None:
-                return _choice(root, name, ())
-        raise self.not_called(name)
 
     def not_called(self, name: str) -> CannotCapture:
         """The answer to a name that no model has."""

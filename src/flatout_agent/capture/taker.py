@@ -160,9 +160,16 @@ class Taker:
         """
         inputs, plain = list(tensors_in(given)), list(tensors_in(copies))
         for batch in reversed(self._batches):
-            rest = _beside(inputs, plain, list(tensors_in(batch)))
-            if rest is not None:
-                target: torch.Tensor = copied(rest)
+            leaves = list(tensors_in(batch))
+            own = [_is_among(leaf, inputs, plain) for leaf in leaves]
+            rows = next((int(tensor.shape[0]) for tensor in plain if tensor.dim()), 0)
+            rest = [
+                leaf
+                for leaf, among in zip(leaves, own, strict=True)
+                if not among and leaf.dim() and leaf.shape[0] == rows
+            ]
+            if any(own) and rest:  # an input is from this batch
+                target: torch.Tensor = copied(rest[-1])
                 return target
         return None
 
@@ -254,23 +261,6 @@ def _has_values(tensor: torch.Tensor) -> bool:
     if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     return bool(type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
-
-
-def _beside(
-    inputs: list[torch.Tensor], copies: list[torch.Tensor], leaves: list[torch.Tensor]
-) -> torch.Tensor | None:
-    """The last tensor of a batch with as many rows that is not among a call's inputs.
-
-    None if no input is from that batch.
-    """
-    own = [_is_among(leaf, inputs, copies) for leaf in leaves]
-    rows = next((int(tensor.shape[0]) for tensor in copies if tensor.dim()), 0)
-    rest = [
-        leaf
-        for leaf, among in zip(leaves, own, strict=True)
-        if not among and leaf.dim() and leaf.shape[0] == rows
-    ]
-    return rest[-1] if any(own) and rest else None
 
 
 def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch.Tensor]) -> bool:

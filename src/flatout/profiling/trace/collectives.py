@@ -74,8 +74,26 @@ def _on_device(attribution: Attribution) -> _Messages:
     names = [
         _kind(attribution, *pair) for pair in zip(rows.tolist(), callers.tolist(), strict=True)
     ]
-    sizes, members = _by_callers(attribution, callers)
-    return _Messages(rows, rank, names, sizes, members, np.ones(len(rows), np.bool_))
+    # Bytes and ranks that the callers of kernels recorded. The bytes of a caller of several
+    # kernels count once.
+    events, counted = attribution.recording.events, set()
+    sizes: list[int] = []
+    members: list[int] = []
+    for operator in callers.tolist():
+        while operator >= 0 and events.moved[operator] < 0:
+            operator = int(attribution.host.parent[operator])
+        is_new = operator >= 0 and operator not in counted
+        sizes.append(int(events.moved[operator]) if is_new else UNKNOWN)
+        members.append(int(events.members[operator]) if operator >= 0 else UNKNOWN)
+        counted.add(operator)
+    return _Messages(
+        rows,
+        rank,
+        names,
+        np.array(sizes, np.int64),
+        np.array(members, np.int64),
+        np.ones(len(rows), np.bool_),
+    )
 
 
 def _on_host(attribution: Attribution) -> _Messages:
@@ -106,23 +124,6 @@ def _on_host(attribution: Attribution) -> _Messages:
     is_known = isinstance(world, int) and world > 0
     members = np.full(len(rows), world if is_known else UNKNOWN)
     return _Messages(rows, rank, names, sizes, members, is_call)
-
-
-def _by_callers(attribution: Attribution, callers: Ints) -> tuple[Ints, Ints]:
-    """Bytes and ranks that the callers of kernels recorded.
-
-    The bytes of a caller of several kernels count once.
-    """
-    events, counted = attribution.recording.events, set()
-    sizes, members = [], []
-    for operator in callers.tolist():
-        while operator >= 0 and events.moved[operator] < 0:
-            operator = int(attribution.host.parent[operator])
-        is_new = operator >= 0 and operator not in counted
-        sizes.append(int(events.moved[operator]) if is_new else UNKNOWN)
-        members.append(int(events.members[operator]) if operator >= 0 else UNKNOWN)
-        counted.add(operator)
-    return np.array(sizes, np.int64), np.array(members, np.int64)
 
 
 def _of_shapes(attribution: Attribution, row: int) -> int:

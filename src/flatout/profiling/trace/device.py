@@ -59,7 +59,14 @@ class Work:
 def work(recording: TraceRecording, host: Host) -> Work:
     """The work of the busiest device; empty if there is none."""
     rows = _busiest(recording, recording.rows(*DEVICE))
-    call, operator = _launchers(recording, host, rows)
+    events = recording.events
+    calls = recording.rows(Category.RUNTIME)
+    call = _look_up(events.correlation[calls], calls, events.correlation[rows])
+    operator = np.where(call >= 0, host.parent[call], NOBODY)
+    candidates = recording.rows(Category.OPERATOR, Category.ANNOTATION)
+    by_number = _look_up(events.external[candidates], candidates, events.external[rows])
+    # If the call is not recorded, the operator's number shows what launched it.
+    operator = np.where(call >= 0, operator, by_number)
     launched = np.where(call >= 0, recording.events.begin[call], NOBODY)
     by_operator = (call < 0) & (operator >= 0)
     launched = np.where(by_operator, recording.events.begin[operator], launched)
@@ -114,18 +121,6 @@ def streams(recording: TraceRecording, rows: Ints) -> Ints:
         np.array(tids, np.int64)[recording.events.thread[rows]],
     )
     return stream_numbers
-
-
-def _launchers(recording: TraceRecording, host: Host, rows: Ints) -> tuple[Ints, Ints]:
-    """The call and the operator that launched each row."""
-    events = recording.events
-    calls = recording.rows(Category.RUNTIME)
-    call = _look_up(events.correlation[calls], calls, events.correlation[rows])
-    operator = np.where(call >= 0, host.parent[call], NOBODY)
-    candidates = recording.rows(Category.OPERATOR, Category.ANNOTATION)
-    by_number = _look_up(events.external[candidates], candidates, events.external[rows])
-    # If the call is not recorded, the operator's number shows what launched it.
-    return call, np.where(call >= 0, operator, by_number)
 
 
 def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:

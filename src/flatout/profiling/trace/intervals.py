@@ -162,10 +162,6 @@ def nest(begin: Ints, end: Ints) -> Nest:
     parent = np.where(inside, parents % max(count, 1), NOBODY)
     while (is_over := (parent >= 0) & (end[parent] <= begin)).any():
         parent = np.where(is_over, parent[parent], parent)  # where intervals cross
-    return _trimmed(begin, end, parent, depth)
-
-
-def _trimmed(begin: Ints, end: Ints, parent: Ints, depth: Ints) -> Nest:
     end = np.maximum(end, begin)
     order = np.argsort(parent, kind="stable")
     siblings = parent[order][1:] == parent[order][:-1]

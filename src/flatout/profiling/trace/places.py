@@ -56,23 +56,18 @@ def _from_stacks(
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
     for _, thread_rows in by_thread(recording, rows):
         frame, callee, parent = _frames(recording, thread_rows, frames.own)
-        needs_line = (frame >= 0) & _needs_line(recording, thread_rows, callee)
+        # Rows that need a line: those that are not frames, and calls that led to such rows.
+        events = recording.events
+        is_no_frame = events.category[thread_rows] != Category.PYTHON
+        begins = events.begin[thread_rows[is_no_frame]]
+        low = np.searchsorted(begins, events.begin[thread_rows])
+        has_inner = np.searchsorted(begins, events.end[thread_rows]) > low
+        needs_line = (frame >= 0) & (is_no_frame | (has_inner & (callee == thread_rows)))
         frames.callees = _callees(
             recording, thread_rows[callee == parent], parent[callee == parent]
         )
         where[thread_rows[needs_line]] = frames.numbers(frame[needs_line], callee[needs_line])
     return where, tuple(frames.entries)
-
-
-def _needs_line(recording: TraceRecording, rows: Ints, callee: Ints) -> Flags:
-    """Rows that need a line: those that are not frames, and calls that led to such rows."""
-    events = recording.events
-    is_no_frame = events.category[rows] != Category.PYTHON
-    begins = events.begin[rows[is_no_frame]]
-    low = np.searchsorted(begins, events.begin[rows])
-    has_inner = np.searchsorted(begins, events.end[rows]) > low
-    needs_line: Flags = is_no_frame | (has_inner & (callee == rows))
-    return needs_line
 
 
 def _callees(recording: TraceRecording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:

@@ -14,7 +14,7 @@ from flatout_agent import wire
 from flatout_agent.watch.looks import look
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.reading import seconds
-from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode
+from flatout_agent.watch.profile.flow.records import FlowCall
 from flatout_agent.watch.profile.flow.schemas import CLEARING
 from flatout_agent.watch.profile.storages import storage_key, storage_of
 
@@ -107,7 +107,10 @@ def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
         needs.live.add(index)
         if node.name.endswith("convolution_backward") and not made <= wanted:
             needs.partly.add(index)
-        cleared = _cleared(node, sizes)
+        cleared: set[int] = set()  # gradients that it sets to zero as a whole
+        if node.name in CLEARING:
+            shapes = zip(node.reads, node.shapes, strict=True)
+            cleared = {key for (key, _), shape in shapes if sizes.get(key) == math.prod(shape)}
         wanted -= cleared
         wanted |= {key for key, _ in node.reads} - cleared
     return needs
@@ -124,17 +127,6 @@ def _gradient_sizes(flow: Flow) -> Iterator[tuple[int, int]]:
                 continue
             if storage_of(gradient).nbytes() == gradient.numel() * gradient.element_size():
                 yield key, gradient.numel()
-
-
-def _cleared(node: FlowNode, sizes: dict[int, int]) -> set[int]:
-    """Gradients that an operator sets to zero as a whole."""
-    if node.name not in CLEARING:
-        return set()
-    return {
-        key
-        for (key, _), shape in zip(node.reads, node.shapes, strict=True)
-        if sizes.get(key) == math.prod(shape)
-    }
 
 
 def _idle(
@@ -167,7 +159,9 @@ def _idle(
     }
     if not untouched:
         return {}  # inspecting every object of the process takes long
-    if _frozen(modules):
+    # Whether `gc.freeze` has hidden one of these from `gc.get_objects`.
+    hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
+    if hidden and not hidden <= {key for thing in gc.get_objects() if (key := id(thing)) in hidden}:
         return {}  # its optimizers may be as well, and are not found then
     owned = {
         id(weight)
@@ -187,14 +181,6 @@ def _idle(
 def _gradient(weight: torch.Tensor) -> int | None:
     """The storage of its gradient."""
     return storage_key(weight.grad) if weight.grad is not None else None
-
-
-def _frozen(modules: Iterable[torch.nn.Module]) -> bool:
-    """Whether `gc.freeze` has hidden one of these from `gc.get_objects`."""
-    hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
-    return bool(hidden) and not hidden <= {
-        key for thing in gc.get_objects() if (key := id(thing)) in hidden
-    }
 
 
 def _named(

@@ -54,7 +54,14 @@ def repeats(flow: Flow, training: Collection[FlowLine] = ()) -> tuple[wire.Repea
     groups = _groups(flow, around)
     if not groups:
         return ()
-    units = _units(flow)
+    # Node -> the call of a module made by the node's own line; nodes in no call are absent.
+    units: dict[int, int] = {}
+    for number, call in enumerate(flow.calls):
+        if call.step or call.where is None:
+            continue
+        for index in range(call.begin, call.end):
+            if flow.nodes[index].where == call.where:
+                units.setdefault(index, number)
     by_loop: dict[AstLoop, list[_Group]] = defaultdict(list)
     for group in groups[:MOST_GROUPS]:
         # Calls and levels of a group, and the loop that makes the calls. This is the innermost
@@ -103,18 +110,6 @@ def _loops(chain: Sequence[FlowLine], training: Collection[tuple[str, int]]) -> 
                 return list(loops)
             loops[loop] = None
     return list(loops)
-
-
-def _units(flow: Flow) -> dict[int, int]:
-    """Node -> the call of a module made by the node's own line; nodes in no call are absent."""
-    units: dict[int, int] = {}
-    for number, call in enumerate(flow.calls):
-        if call.step or call.where is None:
-            continue
-        for index in range(call.begin, call.end):
-            if flow.nodes[index].where == call.where:
-                units.setdefault(index, number)
-    return units
 
 
 def _levels(flow: Flow, members: Sequence[int], unit: dict[int, int]) -> dict[int, int]:
