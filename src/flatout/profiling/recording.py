@@ -204,7 +204,27 @@ class _Window:
         if records.leading(self.processes) is None:
             self.processes = first
         elif profiled is not None and self.recorded is not None:
-            self.recorded = _beside_profiler(self.recorded, profiled)
+            # What was recorded without the script's own profiler gets the facts about it from the
+            # run in which it was on.
+            seen = self.recorded.profile.seen
+            assert seen is not None
+            where = _short_places(profiled, Path.cwd()).profiler_where
+            seen = dataclasses.replace(
+                seen,
+                profiler=True,
+                profiler_where=where or seen.profiler_where,
+                profiler_step_s=profiled.profiler_step_s,
+            )
+            profile = dataclasses.replace(self.recorded.profile, seen=seen)
+            note = (
+                "only one profiler can be active: recorded in a second run, in which the script's "
+                "own recorded nothing"
+            )
+            self.recorded = dataclasses.replace(
+                self.recorded,
+                profile=profile,
+                notes=(*self.recorded.notes, note),
+            )
 
     def report(self) -> None:
         """Hand over the profile, once."""
@@ -240,27 +260,6 @@ class _Window:
             folder=path.parent,
             wall_s=time.monotonic() - self.started_at,
         )
-
-
-def _beside_profiler(recorded: Recorded, profiled: wire.LoopSeen) -> Recorded:
-    """What was recorded without the script's own profiler, with the facts about that profiler.
-
-    profiled: the loop of the run in which it was on.
-    """
-    seen = recorded.profile.seen
-    assert seen is not None
-    where = _short_places(profiled, Path.cwd()).profiler_where
-    seen = dataclasses.replace(
-        seen,
-        profiler=True,
-        profiler_where=where or seen.profiler_where,
-        profiler_step_s=profiled.profiler_step_s,
-    )
-    profile = dataclasses.replace(recorded.profile, seen=seen)
-    note = "only one profiler can be active: recorded in a second run, in which the script's own"
-    return dataclasses.replace(
-        recorded, profile=profile, notes=(*recorded.notes, f"{note} recorded nothing")
-    )
 
 
 def profile_of(

@@ -52,6 +52,14 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
     for name in sorted(set(messages.names)):
         is_named = np.array([collective == name for collective in messages.names])
         sizes, members = messages.sizes[is_named], messages.members[is_named]
+        # Bus bandwidth (GB/s) of the fastest large message, which waited least for other ranks.
+        numbers = np.flatnonzero(is_named)
+        reached: list[float] = []
+        for number in numbers[messages.sizes[numbers] >= LARGE].tolist():
+            ns = int(events.end[rows[number]] - events.begin[rows[number]])
+            size, ranks = float(messages.sizes[number]), int(messages.members[number])
+            value = bus.gb_per_s(messages.names[number], ranks, size, ns / 1e9)
+            reached += [] if value is None else [value]
         entries.append(
             Collective(
                 name=name,
@@ -60,7 +68,7 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
                 exposed_ms=attribution.per_step(exposed[is_named].sum()),
                 bytes=attribution.mean(sizes[sizes > 0].sum()) or None,
                 ranks=int(members.max()) if len(members) and members.max() > 0 else None,
-                bus_gb_per_s=_bus(attribution, messages, np.flatnonzero(is_named)),
+                bus_gb_per_s=max(reached, default=None),
             )
         )
     return tuple(sorted(entries, key=lambda collective: -collective.ms))
@@ -150,17 +158,3 @@ def _kind(attribution: Attribution, row: int, operator: int) -> str:
             return word
         operator = int(attribution.host.parent[operator])
     return kinds.collective(names[events.name[row]])
-
-
-def _bus(attribution: Attribution, messages: _Messages, numbers: Ints) -> float | None:
-    """Bus bandwidth (GB/s) of the fastest large message, which waited least for other ranks."""
-    events, rows = attribution.recording.events, messages.rows
-    reached = []
-    for number in numbers[messages.sizes[numbers] >= LARGE].tolist():
-        ns = int(events.end[rows[number]] - events.begin[rows[number]])
-        members = int(messages.members[number])
-        value = bus.gb_per_s(
-            messages.names[number], members, float(messages.sizes[number]), ns / 1e9
-        )
-        reached += [] if value is None else [value]
-    return max(reached, default=None)

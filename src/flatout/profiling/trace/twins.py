@@ -280,20 +280,16 @@ def _by_context(
     is_known = is_there & _is_one(group, places)[at]
     same_meaning: Flags = is_known & _is_one(group, meaning)[at]
     own_counts = np.bincount(at[is_there], minlength=len(contexts))
-    rank = _ranks(np.where(is_there, at, len(contexts)))
+    # How many of the same group come before each.
+    own_context = np.where(is_there, at, len(contexts))
+    order = np.argsort(own_context, kind="stable")
+    begins = np.cumsum(np.bincount(own_context)) - np.bincount(own_context)
+    rank = np.empty(len(own_context), np.int64)
+    rank[order] = np.arange(len(own_context)) - begins[own_context[order]]
     number = rank * counts[at] // np.maximum(own_counts[at], 1)
     begins = np.cumsum(counts) - counts
     matches = np.argsort(group, kind="stable")[np.minimum(begins[at] + number, len(right) - 1)]
     return np.where(is_known, matches, NOBODY), same_meaning
-
-
-def _ranks(group: Ints) -> Ints:
-    """How many of the same group come before each."""
-    order = np.argsort(group, kind="stable")
-    begins = np.cumsum(np.bincount(group)) - np.bincount(group)
-    ranks = np.empty(len(group), np.int64)
-    ranks[order] = np.arange(len(group)) - begins[group[order]]
-    return ranks
 
 
 def _contexts(names: Ints) -> NDArray[np.uint64]:

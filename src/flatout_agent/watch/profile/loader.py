@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.attach.replacing import Undo, in_reverse, replaced
+from flatout_agent.attach.replacing import in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import Calls
 
@@ -47,10 +47,6 @@ class LoaderStarts:
         data = torch.utils.data
         self._loader_class = data.DataLoader
         self._iterator_class = data.dataloader._BaseDataLoaderIter
-        self.remove = self._install()
-        """Restore the originals, unless the program has replaced the wrappers meanwhile."""
-
-    def _install(self) -> Undo:
         make_iterator = self._loader_class.__iter__
         next_batch = self._iterator_class.__next__
 
@@ -73,7 +69,7 @@ class LoaderStarts:
             finally:
                 self._calls.in_loader = False
 
-        return in_reverse(
+        self.remove = in_reverse(
             [
                 replaced(self._loader_class, "__iter__", __iter__),
                 replaced(self._iterator_class, "__next__", __next__),

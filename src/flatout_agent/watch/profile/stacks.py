@@ -185,10 +185,7 @@ class StackSampler:
                 samples.append(_Sample(watched, key, left_s, idle_s, queued_s, self._step))
             elif ran_s and (key := self._key(ident)):
                 samples.append(_Sample(watched, key, ran_s, 0.0, step=self._step))
-        self._take(samples)
-
-    def _take(self, samples: list[_Sample]) -> None:
-        """Count the samples once they are known not to be part of an evaluation."""
+        # Count the samples once they are known not to be part of an evaluation.
         evaluating, ended = self._evaluation()
         if evaluating:
             if self._held and self._held[-1][0] <= ended:

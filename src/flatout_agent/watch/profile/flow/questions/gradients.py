@@ -66,7 +66,14 @@ def unused_gradients(
     step = flow.steps - 1
     needs = _needs(flow, {_gradient(weight) for weight in idle.values()})
     own = [i for i, node in enumerate(flow.nodes) if node.backward and node.step == step]
-    spent_s, flops = _spent(flow, own, needs)
+    # Seconds in these unneeded operators, and their share of the step's operations.
+    weights = {index: 1.0 for index in own if index not in needs.live}
+    weights |= {index: HALF for index in own if index in needs.partly}
+    own_step = flow.nodes[own[0]].step if own else 0
+    step_flops = sum(node.flops for node in flow.nodes if node.step == own_step)
+    spent = sum(flow.nodes[index].flops * share for index, share in weights.items())
+    spent_s = sum(flow.nodes[index].s * share for index, share in weights.items())
+    flops = spent / step_flops if step_flops else 0.0
     module, call = _named(flow, modules, idle, step)
     return wire.GradientsSeen(
         what=type(module).__name__ if module is not None else "",
@@ -77,17 +84,6 @@ def unused_gradients(
         s=spent_s * seconds(flow.nodes) / (seconds(flow.nodes, step) or 1.0),
         flops=flops,
     )
-
-
-def _spent(flow: Flow, own: Sequence[int], needs: _Needs) -> tuple[float, float]:
-    """Seconds in these unneeded operators, and their share of the step's operations."""
-    weights = {index: 1.0 for index in own if index not in needs.live}
-    weights |= {index: HALF for index in own if index in needs.partly}
-    step = flow.nodes[own[0]].step if own else 0
-    flops = sum(node.flops for node in flow.nodes if node.step == step)
-    spent = sum(flow.nodes[index].flops * share for index, share in weights.items())
-    spent_s = sum(flow.nodes[index].s * share for index, share in weights.items())
-    return spent_s, spent / flops if flops else 0.0
 
 
 def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
