@@ -65,14 +65,13 @@ class Taker:
         self._watch_models()
         iterators = torch.utils.data.dataloader._BaseDataLoaderIter
         following = iterators.__next__
-        taker = self
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            if taker._epoch_is_over(iterator):
+            if self._epoch_is_over(iterator):
                 raise StopIteration
             batch = following(iterator)
-            if not taker._taken:
-                taker._batches.append(batch)
+            if not self._taken:
+                self._batches.append(batch)
             return batch
 
         replaced(iterators, "__next__", __next__)
