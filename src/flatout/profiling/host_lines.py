@@ -125,10 +125,10 @@ def host_time(
             own = next((frame for frame in reversed(frames) if not frame.package), frames[-1])
             by_thread[stack.thread][own] += 1000 * stack.s
     threads = []
-    for name, frame_ms in by_thread.items():
+    for thread_name, frame_ms in by_thread.items():
         frame = max(frame_ms, key=lambda frame: frame_ms[frame])
         place = None if frame.package else _place(frame, source)
-        threads.append(HostThread(name, sum(frame_ms.values()), place, frame.package))
+        threads.append(HostThread(thread_name, sum(frame_ms.values()), place, frame.package))
     return HostTime(
         steps=host.steps,
         step_ms=1000 * host.step_s,

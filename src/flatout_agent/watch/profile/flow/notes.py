@@ -52,7 +52,7 @@ class FlowNotes:
                 self.recomputed[index] = sum(sizes) if node.made else 0
             return
         # The user's line that calls the outermost enclosing checkpoint, or None if there is none.
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         where = None
         while frame is not None:
             if frame.f_code.co_filename.replace("\\", "/").endswith(CHECKPOINT):
