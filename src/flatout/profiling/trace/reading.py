@@ -172,15 +172,7 @@ class _Columns:
             element_counts
         ):  # communication between ranks says how much
             part["moved"][at] = [
-                count
-                * (
-                    widths.width(
-                        bytes(arguments.element_type).decode("ascii", "replace").strip('"')
-                    )
-                    or widths.USUAL
-                )
-                if count >= 0
-                else -1
+                count * _width(arguments.element_type) if count >= 0 else -1
                 for count, arguments in zip(element_counts, args, strict=True)
             ]
             members = (_whole(arguments.members, 2**31 - 1) for arguments in args)
@@ -247,6 +239,11 @@ class _Columns:
         if "" in distinct:  # an operator without this argument
             joined[name][joined[name] == distinct[""]] = -1
         return tuple(distinct)
+
+
+def _width(raw: Any) -> int:
+    """Bytes of one element of a message."""
+    return widths.width(bytes(raw).decode("ascii", "replace").strip('"')) or widths.USUAL
 
 
 def _fill(part: dict[str, Column], at: Column, args: list[Any], *names: str) -> None:
