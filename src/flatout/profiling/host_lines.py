@@ -98,13 +98,37 @@ def host_time(
         sample for stack in host.worker_stacks if (sample := _sample(host, stack)) is not None
     ]
     torch_share = _torch_shares(samples, operators)
-    returning = _calls_of_the_users(samples, source)
+    # Named calls of the user's own functions, whose code has a frame of its own.
+    pairs = {
+        (frame, _last(callee.function))
+        for sample in samples
+        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
+        if not frame.package and not callee.package
+    }
+    called = {frame: CALL.match(_text(frame, source)) for frame, _ in pairs}
+    returning = {
+        frame
+        for frame, function in pairs
+        if (_last(name[0]) if (name := called[frame]) else "") == function
+    }
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
         if _frees(sample, torch_share, returning, source):
             return ((_line(sample, source), sample.ms),)
         return _lines(sample, torch_share, source, aliases)
 
+    # The other threads, with the frame that takes most of their time.
+    by_thread: dict[str, dict[wire.FrameSeen, float]] = defaultdict(lambda: defaultdict(float))
+    for stack in host.stacks:
+        if stack.thread and stack.frames:
+            frames = [host.frames[number] for number in stack.frames]
+            own = next((frame for frame in reversed(frames) if not frame.package), frames[-1])
+            by_thread[stack.thread][own] += 1000 * stack.s
+    threads = []
+    for thread_name, frame_ms in by_thread.items():
+        frame = max(frame_ms, key=lambda frame: frame_ms[frame])
+        place = None if frame.package else _place(frame, source)
+        threads.append(HostThread(thread_name, sum(frame_ms.values()), place, frame.package))
     return HostTime(
         steps=host.steps,
         step_ms=1000 * host.step_s,
@@ -112,7 +136,7 @@ def host_time(
         worker_lines=_summed(workers, lines_of),
         worker_idle_ms=None if host.worker_idle_s is None else 1000 * host.worker_idle_s,
         stacks=_flames(host, lines_of),
-        threads=_threads(host, source),
+        threads=tuple(sorted(threads, key=lambda thread: -thread.cpu_ms)),
         gc_ms=1000 * host.gc_s,
         queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
         waited_ms=sum(sample.idle_ms for sample in samples if not sample.enters(ENTERS_LOADER)),
@@ -158,17 +182,6 @@ def _owned(frame: wire.FrameSeen) -> wire.FrameSeen:
     path = frame.file.replace("\\", "/")
     package = next((name for part, name in WITHIN_TORCH.items() if part in path), TORCH)
     return dataclasses.replace(frame, package=package)
-
-
-def _hooked(sample: _Sample) -> bool:
-    """Whether torch calls a function of the user's for a module other than its forward."""
-    return any(
-        frame.package == TORCH
-        and ENTERS_MODULE in frame.function
-        and not callee.package
-        and _last(callee.function) != FORWARD
-        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
-    )
 
 
 def _updating(frames: Sequence[wire.FrameSeen], source: Source) -> bool:
@@ -239,22 +252,6 @@ def _torch_shares(
         for line, ms in own_ms.items()
     }
     return {line: 1.0 if share >= MOSTLY else share for line, share in shares.items()}
-
-
-def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.FrameSeen]:
-    """Named calls of the user's own functions, whose code has a frame of its own."""
-    pairs = {
-        (frame, _last(callee.function))
-        for sample in samples
-        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
-        if not frame.package and not callee.package
-    }
-    called = {frame: CALL.match(_text(frame, source)) for frame, _ in pairs}
-    return {
-        frame
-        for frame, function in pairs
-        if (_last(name[0]) if (name := called[frame]) else "") == function
-    }
 
 
 def _frees(
@@ -348,7 +345,13 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         modelling=sample.enters(ENTERS_MODULE),
         framework=calling if calls_torch else "",
         updating=_updating(sample.frames, source),
-        hooked=_hooked(sample),
+        hooked=any(  # a function of the user's for a module other than its forward
+            frame.package == TORCH
+            and ENTERS_MODULE in frame.function
+            and not callee.package
+            and _last(callee.function) != FORWARD
+            for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
+        ),
         collating=bool(sample.callees)
         and _is_torch(sample)
         and any(ENTERS_LOADER in frame.function for frame in sample.callees),
@@ -389,22 +392,6 @@ def _text(frame: wire.FrameSeen, source: Source) -> str:
 
 def _place(frame: wire.FrameSeen, source: Source) -> Place:
     return Place(frame.file, frame.line, frame.function, source(frame.file, frame.line).strip())
-
-
-def _threads(host: wire.HostSeen, source: Source) -> tuple[HostThread, ...]:
-    """The other threads, with the frame that takes most of their time."""
-    by_thread: dict[str, dict[wire.FrameSeen, float]] = defaultdict(lambda: defaultdict(float))
-    for stack in host.stacks:
-        if stack.thread and stack.frames:
-            frames = [host.frames[number] for number in stack.frames]
-            own = next((frame for frame in reversed(frames) if not frame.package), frames[-1])
-            by_thread[stack.thread][own] += 1000 * stack.s
-    threads = []
-    for name, frame_ms in by_thread.items():
-        frame = max(frame_ms, key=lambda frame: frame_ms[frame])
-        place = None if frame.package else _place(frame, source)
-        threads.append(HostThread(name, sum(frame_ms.values()), place, frame.package))
-    return tuple(sorted(threads, key=lambda thread: -thread.cpu_ms))
 
 
 def _flames(

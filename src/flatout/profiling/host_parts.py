@@ -23,19 +23,9 @@ def divided(anatomy: Anatomy, host: HostTime) -> Anatomy:
     waits = [part for part in anatomy.parts if part.kind in WAITS]
     operators = [part for part in anatomy.parts if part not in waits and part is not python]
     room_ms = anatomy.step_ms - sum(part.ms for part in waits)
-    parts = _host_parts(host, host.scale(anatomy.step_ms), MOST * room_ms)
-    host_ms = sum(part.ms for part in parts)
-    rest = dataclasses.replace(python, kind=Kind.DISPATCH, ms=max(0.0, python.ms - host_ms))
-    others = [*operators, rest]
-    others_ms = sum(part.ms for part in others)
-    shrunk = (room_ms - host_ms) / others_ms if others_ms else 1.0
-    others = [dataclasses.replace(part, ms=part.ms * shrunk) for part in others]
-    ordered = sorted([*waits, *others, *parts], key=lambda part: -part.ms)
-    return dataclasses.replace(anatomy, parts=tuple(part for part in ordered if part.ms > 0))
-
-
-def _host_parts(host: HostTime, scale: float, most_ms: float) -> list[Part]:
-    """The host's own parts, together at most `most_ms`."""
+    # The host's own parts, together at most `most_ms`.
+    scale = host.scale(anatomy.step_ms)
+    most_ms = MOST * room_ms
     times = {
         Kind.USER: scale * host.total_ms(HostKind.PYTHON),
         Kind.LIBRARY: scale * host.total_ms(HostKind.LIBRARY),
@@ -44,4 +34,12 @@ def _host_parts(host: HostTime, scale: float, most_ms: float) -> list[Part]:
     }
     total_ms = sum(times.values())
     fits = min(1.0, most_ms / total_ms) if total_ms > 0 else 0.0
-    return [Part(kind, ms * fits) for kind, ms in times.items() if ms * fits > 0]
+    parts = [Part(kind, ms * fits) for kind, ms in times.items() if ms * fits > 0]
+    host_ms = sum(part.ms for part in parts)
+    rest = dataclasses.replace(python, kind=Kind.DISPATCH, ms=max(0.0, python.ms - host_ms))
+    others = [*operators, rest]
+    others_ms = sum(part.ms for part in others)
+    shrunk = (room_ms - host_ms) / others_ms if others_ms else 1.0
+    others = [dataclasses.replace(part, ms=part.ms * shrunk) for part in others]
+    ordered = sorted([*waits, *others, *parts], key=lambda part: -part.ms)
+    return dataclasses.replace(anatomy, parts=tuple(part for part in ordered if part.ms > 0))

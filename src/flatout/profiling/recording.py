@@ -120,10 +120,13 @@ def from_traces(paths: Sequence[Path]) -> Recorded:
             f"no trace in {', '.join(map(str, paths))}", "name a .json or .json.gz file"
         )
     trace_profile = analysing.analyse(recordings[0], roots=(Path.cwd(),))
+    # Ceilings measured on such a device; a trace may come from any machine.
+    machine, device_name = identity(), trace_profile.device_name
+    is_here = device_name is not None and device_name in [gpu.name for gpu in machine.gpus]
     trace_profile = dataclasses.replace(
         trace_profile,
         ranks=analysing.ranks(recordings),
-        ceilings=_cached_ceilings(trace_profile.device_name),
+        ceilings=ceilings.cached(machine) if is_here else (),
     )
     notes = (
         ()
@@ -201,7 +204,27 @@ class _Window:
         if records.leading(self.processes) is None:
             self.processes = first
         elif profiled is not None and self.recorded is not None:
-            self.recorded = _beside_profiler(self.recorded, profiled)
+            # What was recorded without the script's own profiler gets the facts about it from the
+            # run in which it was on.
+            seen = self.recorded.profile.seen
+            assert seen is not None
+            where = _short_places(profiled, Path.cwd()).profiler_where
+            seen = dataclasses.replace(
+                seen,
+                profiler=True,
+                profiler_where=where or seen.profiler_where,
+                profiler_step_s=profiled.profiler_step_s,
+            )
+            profile = dataclasses.replace(self.recorded.profile, seen=seen)
+            note = (
+                "only one profiler can be active: recorded in a second run, in which the script's "
+                "own recorded nothing"
+            )
+            self.recorded = dataclasses.replace(
+                self.recorded,
+                profile=profile,
+                notes=(*self.recorded.notes, note),
+            )
 
     def report(self) -> None:
         """Hand over the profile, once."""
@@ -237,27 +260,6 @@ class _Window:
             folder=path.parent,
             wall_s=time.monotonic() - self.started_at,
         )
-
-
-def _beside_profiler(recorded: Recorded, profiled: wire.LoopSeen) -> Recorded:
-    """What was recorded without the script's own profiler, with the facts about that profiler.
-
-    profiled: the loop of the run in which it was on.
-    """
-    seen = recorded.profile.seen
-    assert seen is not None
-    where = _short_places(profiled, Path.cwd()).profiler_where
-    seen = dataclasses.replace(
-        seen,
-        profiler=True,
-        profiler_where=where or seen.profiler_where,
-        profiler_step_s=profiled.profiler_step_s,
-    )
-    profile = dataclasses.replace(recorded.profile, seen=seen)
-    note = "only one profiler can be active: recorded in a second run, in which the script's own"
-    return dataclasses.replace(
-        recorded, profile=profile, notes=(*recorded.notes, f"{note} recorded nothing")
-    )
 
 
 def profile_of(
@@ -369,11 +371,3 @@ def _with_places(value: Any, change: Callable[[str], str], is_place: bool = Fals
         for field in dataclasses.fields(value)
     }
     return dataclasses.replace(value, **changed)
-
-
-def _cached_ceilings(device_name: str | None) -> tuple[Ceiling, ...]:
-    """Ceilings measured on such a device; a trace may come from any machine."""
-    machine = identity()
-    if device_name is None or device_name not in [gpu.name for gpu in machine.gpus]:
-        return ()
-    return ceilings.cached(machine)

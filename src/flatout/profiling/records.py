@@ -62,17 +62,14 @@ class Follower:
         for pid, record in self._tail.new():
             process = self._processes.add(pid, record)
             if isinstance(record, wire.StepTaken) and process is self._processes.leading:
-                self._report_step(record, measuring)
-
-    def _report_step(self, step: wire.StepTaken, measuring: Event) -> None:
-        if step.phase != self._phase and step.phase in PHASES:
-            self._phase = step.phase
-            self._observer.phase(PHASES[step.phase])
-        if step.phase == "window":
-            measuring.set()
-        elif step.phase == "detail":
-            measuring.clear()
-        self._observer.step(step.index, step.phase, step.wall_s)
+                if record.phase != self._phase and record.phase in PHASES:
+                    self._phase = record.phase
+                    self._observer.phase(PHASES[record.phase])
+                if record.phase == "window":
+                    measuring.set()
+                elif record.phase == "detail":
+                    measuring.clear()
+                self._observer.step(record.index, record.phase, record.wall_s)
 
 
 def leading(processes: Sequence[Process]) -> Process | None:
@@ -165,10 +162,6 @@ def why_not(processes: Sequence[Process], ended: Finished) -> UserError:
             "make it run by itself first",
             1,
         )
-    return _too_few(processes, steps)
-
-
-def _too_few(processes: Sequence[Process], steps: int) -> UserError:
     faults = [fault for process in processes for fault in process.faults]
     if faults:
         return UserError(f"nothing was recorded: {'; '.join(faults)}", exit_code=1)

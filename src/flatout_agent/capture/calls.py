@@ -75,12 +75,11 @@ class Pool:
         if size > self.most_bytes:
             return
         self.kept.append((call, size))
-        while len(self.kept) > self.most_calls or self._bytes() > self.most_bytes:
+        while (
+            len(self.kept) > self.most_calls or sum(size for _, size in self.kept) > self.most_bytes
+        ):
             self.kept = self.kept[::2]
             self.stride *= 2
-
-    def _bytes(self) -> int:
-        return sum(size for _, size in self.kept)
 
     @property
     def calls(self) -> list[SeenCall]:

@@ -150,7 +150,21 @@ def _answering(
         calls, labels = arguments.without_labels(model, calls, functools.partial(_run, model))
         if labels:
             notes.append(f"left out, since only the loss needs it: {labels}")
-        answer, written = _first_answer(model, calls[0])
+        # The model's outputs, and the inputs that it writes into.
+        call = calls[0]
+        given = flat.tensors(call)
+        before = [tensor.clone() for tensor in given]
+        try:
+            answer = _run(model, call)
+        except Exception as error:
+            raise refusal.of_call(error, "a call of the model in evaluation on the CPU") from error
+        written = frozenset(
+            place
+            for place, (now, then) in enumerate(zip(given, before, strict=True))
+            if not torch.equal(now.nan_to_num(), then.nan_to_num())
+        )
+        for place in written:
+            given[place].copy_(before[place])
         outputs, left_out = flat.choose_outputs(answer)
         if not outputs and not labels and not _is_loss(answer):
             outputs, left_out = flat.choose_outputs(answer, scalars_too=True)
@@ -184,24 +198,6 @@ def _is_loss(answer: Any) -> bool:
     return len(found) == 1 or any("loss" in path.lower() for path in found)
 
 
-def _first_answer(model: nn.Module, call: SeenCall) -> tuple[Any, frozenset[int]]:
-    """The model's outputs, and the inputs that it writes into."""
-    given = flat.tensors(call)
-    before = [tensor.clone() for tensor in given]
-    try:
-        answer = _run(model, call)
-    except Exception as error:
-        raise refusal.of_call(error, "a call of the model in evaluation on the CPU") from error
-    written = frozenset(
-        place
-        for place, (now, then) in enumerate(zip(given, before, strict=True))
-        if not torch.equal(now.nan_to_num(), then.nan_to_num())
-    )
-    for place in written:
-        given[place].copy_(before[place])
-    return answer, written
-
-
 def _captured(
     model: nn.Module,
     calls: list[SeenCall],
@@ -211,7 +207,15 @@ def _captured(
 ) -> CaptureFacts:
     samples = [flat.tensors(call) for call in calls]
     _check_repeats(flattened, samples[0])
-    by_rows = _rows(flattened, samples, notes)
+    # The dimensions that count samples; if there are none, numbers are outputs like any other.
+    by_rows = rows.found(samples, lambda inputs: flattened(*inputs))
+    if by_rows is None:
+        if not flattened.has_loss:
+            flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
+            notes[:] = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
+        notes.append(
+            "results of samples depend on each other: the batch keeps the size that was seen"
+        )
     exported = program.export(flattened, samples, by_rows)
     notes += exported.notes
     dynamic = exported.batch_dynamic and by_rows is not None and by_rows.first
@@ -254,19 +258,6 @@ def _captured(
     )
     folder.write(captured.folder, exported, kept, answers, targets, captured)
     return captured
-
-
-def _rows(flattened: FlatModel, samples: list[Tensors], notes: list[str]) -> rows.Rows | None:
-    """The dimensions that count samples; if there are none, numbers are outputs like any other."""
-    by_rows = rows.found(samples, lambda inputs: flattened(*inputs))
-    if by_rows is None:
-        if not flattened.has_loss:
-            flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
-            notes[:] = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
-        notes.append(
-            "results of samples depend on each other: the batch keeps the size that was seen"
-        )
-    return by_rows
 
 
 def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:

@@ -178,20 +178,9 @@ def _fitting(state: State, model: nn.Module, path: str) -> tuple[State, str, lis
     state = {name.replace("_orig_mod.", ""): value for name, value in state.items()}
     if not wanted:
         return {}, "", []
-    prefix = _prefix(list(state), wanted)
-    fitting = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
-    others = [name for name in state if not name.startswith(prefix)]
-    notes = []
-    if others:
-        named = ", ".join(others[:MOST_NAMED])
-        notes.append(f"{len(others)} entries of {path} belong to something else: {named}")
-    return fitting, prefix, notes
-
-
-def _prefix(names: list[str], wanted: list[str]) -> str:
-    """The prefix that the checkpoint adds to the model's own names, under which most of
-    them exist.
-    """
+    # The prefix that the checkpoint adds to the model's own names, under which most of them
+    # exist.
+    names = list(state)
     ends = {f"{name[: -len(own)]}" for own in wanted[:8] for name in names if name.endswith(own)}
     usual = [prefix + more for prefix in ("", *PREFIXES) for more in ("", *PREFIXES)]
     there = set(names)
@@ -200,7 +189,14 @@ def _prefix(names: list[str], wanted: list[str]) -> str:
         found = sum(prefix + own in there for own in wanted)
         return found, "ema" not in prefix.lower(), -len(prefix)
 
-    return max({*ends, *usual}, key=hits)
+    prefix = max({*ends, *usual}, key=hits)
+    fitting = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+    others = [name for name in state if not name.startswith(prefix)]
+    notes = []
+    if others:
+        named = ", ".join(others[:MOST_NAMED])
+        notes.append(f"{len(others)} entries of {path} belong to something else: {named}")
+    return fitting, prefix, notes
 
 
 def _check(model: nn.Module, state: State, path: str) -> None:

@@ -71,7 +71,9 @@ def filled(nest: Any, inputs: Sequence[torch.Tensor]) -> Any:
 
 def template(model: nn.Module, call: SeenCall) -> Template:
     """The call with slots, which are named as the model's forward names its arguments."""
-    paths = [path for path, _ in _leaves(model, call)]
+    names = positional_names(model, len(call.args))
+    named = [*zip(names, call.args, strict=True), *call.kwargs.items()]
+    paths = [path for name, value in named for path, _ in nests.paths(value, name, is_tensor)]
     count = iter(range(len(paths)))
     args, kwargs = nests.change(
         (call.args, call.kwargs), lambda tensor: Slot(next(count)), is_tensor
@@ -109,14 +111,6 @@ def odd_objects(nest: Any) -> Iterator[Any]:
             yield from odd_objects(member)
     elif any(is_tensor(value) for value in getattr(nest, "__dict__", {}).values()):
         yield nest
-
-
-def _leaves(model: nn.Module, call: SeenCall) -> Iterator[tuple[str, torch.Tensor]]:
-    """(path, tensor) in the order of the slots."""
-    for name, value in zip(positional_names(model, len(call.args)), call.args, strict=True):
-        yield from nests.paths(value, name, is_tensor)
-    for name, value in call.kwargs.items():
-        yield from nests.paths(value, name, is_tensor)
 
 
 def parameters(model: nn.Module) -> dict[str, inspect.Parameter]:

@@ -39,7 +39,15 @@ class ModelProgram:
 
 def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> ModelProgram:
     """Export with all sizes that vary, else with the batch alone, else with fixed sizes."""
-    varying = _varying(samples)
+    first = samples[0]
+    varying = tuple(
+        frozenset(
+            dim
+            for dim in range(tensor.dim())
+            if any(sample[at].shape[dim] != tensor.shape[dim] for sample in samples)
+        )
+        for at, tensor in enumerate(first)
+    )
     batch: Dims = ()
     if by_rows is not None:
         batch = tuple(frozenset() if dim is None else frozenset({dim}) for dim in by_rows.inputs)
@@ -68,18 +76,6 @@ def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) ->
     raise refusal.CannotCapture(
         f"what torch.export makes of it does not compute the same: {notes[-1]}",
         "report it with the model: the exported program is wrong",
-    )
-
-
-def _varying(samples: Sequence[Tensors]) -> Dims:
-    first = samples[0]
-    return tuple(
-        frozenset(
-            dim
-            for dim in range(tensor.dim())
-            if any(sample[at].shape[dim] != tensor.shape[dim] for sample in samples)
-        )
-        for at, tensor in enumerate(first)
     )
 
 
@@ -118,7 +114,16 @@ def _export(
         exported = torch.export.export(flat, traced, dynamic_shapes=shapes, strict=False)
     exported.graph.eliminate_dead_code()  # an input of a loss that is no output
     exported.graph_module.recompile()
-    dynamic = _dynamic(exported, len(dims))
+    # The dynamic dimensions of the program.
+    names = set(exported.graph_signature.user_inputs)
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    values = [node.meta["val"] for node in nodes if node.name in names]
+    dynamic = tuple(
+        frozenset(dim for dim, size in enumerate(value.shape) if _varies(exported, size))
+        for value in values
+    )
+    if len(dynamic) != len(dims):
+        raise RuntimeError(f"the program has {len(dynamic)} inputs, the model {len(dims)}")
     lost = [
         f"{name} (dimension {dim})"
         for name, wanted, got in zip(flat.input_names, dims, dynamic, strict=True)
@@ -166,20 +171,6 @@ def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors
     while count in other:
         count += 1
     return by_rows.repeated(largest, count)
-
-
-def _dynamic(exported: ExportedProgram, inputs: int) -> Dims:
-    """The dynamic dimensions of the program."""
-    names = set(exported.graph_signature.user_inputs)
-    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    values = [node.meta["val"] for node in nodes if node.name in names]
-    found = tuple(
-        frozenset(dim for dim, size in enumerate(value.shape) if _varies(exported, size))
-        for value in values
-    )
-    if len(found) != inputs:
-        raise RuntimeError(f"the program has {len(found)} inputs, the model {inputs}")
-    return found
 
 
 def _varies(exported: ExportedProgram, size: int | torch.SymInt) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 from flatout_agent import wire
@@ -94,7 +93,10 @@ def innermost(trace: TracebackType | None) -> str | None:
     """file:line of the innermost frame of the user's code, else of code that is neither torch's nor
     ours.
     """
-    frames = list(_frames(trace))
+    frames = []
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
     own = [entry for entry in frames if places.user_frame(entry[0]) is entry[0]]
     foreign = [entry for entry in frames if _foreign(entry[0])]
     chosen = next(reversed(own or foreign), None)
@@ -122,9 +124,3 @@ def _foreign(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     ours = file.startswith((*places.OURS, "<"))
     return not ours and places.package(file) not in ("torch", "python")
-
-
-def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    while trace is not None:
-        yield trace.tb_frame, trace.tb_lineno
-        trace = trace.tb_next

@@ -86,21 +86,37 @@ class _Copying:
             return self.of(value)
         if isinstance(value, torch.Tensor):
             self._keep.append(value)  # its id stays its own
-            self._done[id(value)] = copied = self._tensor(value)
+            if hasattr(value, "to_local") or hasattr(value, "__tensor_flatten__"):
+                kind = type(value).__name__
+                raise CannotCapture(
+                    f"the model holds tensors of a kind of their own ({kind})",
+                    "give the script plain tensors, or --weights with a checkpoint that has them",
+                )
+            if value.is_meta:
+                raise CannotCapture(
+                    "weights of the model are on the meta device: they hold no values"
+                )
+            dtype = torch.float32 if value.dtype in HALVES else value.dtype
+            with torch.no_grad():
+                plain = value.detach().to("cpu", dtype, copy=True)
+                if plain.layout is torch.strided:
+                    plain = plain.contiguous()
+            self._done[id(value)] = copied = (
+                nn.Parameter(plain, requires_grad=False)
+                if isinstance(value, nn.Parameter)
+                else plain
+            )
             return copied
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if type(value) in CONTAINERS and depth < DEEPEST:
-            return self._container(value, depth)
+            if isinstance(value, dict):
+                pairs = {key: self._value(member, depth + 1) for key, member in value.items()}
+                if type(value) is defaultdict:
+                    return defaultdict(value.default_factory, pairs)
+                return type(value)(pairs)
+            return type(value)([self._value(member, depth + 1) for member in value])
         return self._callable(value)
-
-    def _container(self, value: Any, depth: int) -> Any:
-        if isinstance(value, dict):
-            pairs = {key: self._value(member, depth + 1) for key, member in value.items()}
-            if type(value) is defaultdict:
-                return defaultdict(value.default_factory, pairs)
-            return type(value)(pairs)
-        return type(value)([self._value(member, depth + 1) for member in value])
 
     def _callable(self, value: Any) -> Any:
         """Bind methods of a copied module to the copy."""
@@ -110,22 +126,3 @@ class _Copying:
             args = [self._value(argument, 1) for argument in value.args]
             return functools.partial(self._callable(value.func), *args, **value.keywords)
         return value
-
-    @staticmethod
-    def _tensor(tensor: torch.Tensor) -> torch.Tensor:
-        if hasattr(tensor, "to_local") or hasattr(tensor, "__tensor_flatten__"):
-            kind = type(tensor).__name__
-            raise CannotCapture(
-                f"the model holds tensors of a kind of their own ({kind})",
-                "give the script plain tensors, or --weights with a checkpoint that has them",
-            )
-        if tensor.is_meta:
-            raise CannotCapture("weights of the model are on the meta device: they hold no values")
-        dtype = torch.float32 if tensor.dtype in HALVES else tensor.dtype
-        with torch.no_grad():
-            plain = tensor.detach().to("cpu", dtype, copy=True)
-            if plain.layout is torch.strided:
-                plain = plain.contiguous()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(plain, requires_grad=False)
-        return plain

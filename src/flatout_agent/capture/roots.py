@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from torch import nn
 
@@ -125,11 +124,13 @@ class Roots:
         self._trained = {id(p) for root in trained for p in root.model.parameters()}
         for key, root in list(self._roots.items()):
             asked = self._orders.model and root.is_named(self._orders.model)
-            if trained and not root.trained and not asked and not self._related(root):
+            if (
+                trained
+                and not root.trained
+                and not asked
+                and not any(id(parameter) in self._trained for parameter in root.model.parameters())
+            ):
                 del self._roots[key]
-
-    def _related(self, root: Root) -> bool:
-        return any(id(parameter) in self._trained for parameter in root.model.parameters())
 
     def __iter__(self) -> Iterator[Root]:
         return iter(list(self._roots.values()))
@@ -142,7 +143,14 @@ class Roots:
     def choose(self) -> RootChoice:
         """The requested model, else the evaluated one, else the largest."""
         if self._orders.model:
-            return self._asked(self._orders.model)
+            name = self._orders.model
+            matching = [root for root in self if root.is_named(name)]
+            if matching:
+                return _choice(max(matching, key=_last), "", ())
+            for root in sorted(self, key=_last, reverse=True):
+                if inner.named(unwrapped(root.model), name) is not None:
+                    return _choice(root, name, ())
+            raise self.not_called(name)
         called = [root for root in self if root.seen.calls()[0] or root.generated]
         if not called and len(list(self)):
             named = ", ".join(root.shown for root in self)
@@ -162,15 +170,6 @@ class Roots:
                 f"{generates[0].kind} is evaluated by generating text token by token", GENERATION
             )
         return _choice(best, "", _why(best, called))
-
-    def _asked(self, name: str) -> RootChoice:
-        matching = [root for root in self if root.is_named(name)]
-        if matching:
-            return _choice(max(matching, key=_last), "", ())
-        for root in sorted(self, key=_last, reverse=True):
-            if inner.named(unwrapped(root.model), name) is not None:
-                return _choice(root, name, ())
-        raise self.not_called(name)
 
     def not_called(self, name: str) -> CannotCapture:
         """The answer to a name that no model has."""
@@ -212,15 +211,11 @@ def _names(model: nn.Module) -> Iterator[str]:
     while frame is not None and left:
         if "flatout_agent" not in frame.f_code.co_filename:
             left -= 1
-            yield from _bound(frame.f_locals, model)
+            for name, value in list(frame.f_locals.items()):
+                if isinstance(value, nn.Module) and unwrapped(value) is model:
+                    yield name
+                elif name == "self":
+                    inside = dict(getattr(value, "__dict__", {}))
+                    inside.update(inside.get("_modules") or {})
+                    yield from (n for n, member in inside.items() if member is model)
         frame = frame.f_back
-
-
-def _bound(values: dict[str, Any], model: nn.Module) -> Iterator[str]:
-    for name, value in list(values.items()):
-        if isinstance(value, nn.Module) and unwrapped(value) is model:
-            yield name
-        elif name == "self":
-            inside = dict(getattr(value, "__dict__", {}))
-            inside.update(inside.get("_modules") or {})
-            yield from (n for n, member in inside.items() if member is model)

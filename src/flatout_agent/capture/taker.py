@@ -63,7 +63,18 @@ class Taker:
     def install(self) -> None:
         """Install before discovery, which wraps this."""
         self._watch_models()
-        self._watch_batches()
+        iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+        following = iterators.__next__
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            if self._epoch_is_over(iterator):
+                raise StopIteration
+            batch = following(iterator)
+            if not self._taken:
+                self._batches.append(batch)
+            return batch
+
+        replaced(iterators, "__next__", __next__)
         self.job.after_step(self._step)
 
     # The program's models ---------------------------------------------------------------------
@@ -112,7 +123,11 @@ class Taker:
             most = WITHOUT_EVALUATION * max(1, self.orders.after_steps)
             if evaluated or self.job.steps >= most:
                 self.take_and_end()
-        if _has_cache((args, kwargs)):
+        # Whether it is a cache of keys and values, which generation gives to a transformer.
+        if any(
+            type(value).__name__.endswith("Cache")
+            for value in nests.leaves((args, kwargs), lambda value: nests.members(value) is None)
+        ):
             root.generated += 1
             return
         unsure = evaluates and gradients
@@ -144,28 +159,20 @@ class Taker:
         """
         inputs, plain = list(tensors_in(given)), list(tensors_in(copies))
         for batch in reversed(self._batches):
-            rest = _beside(inputs, plain, list(tensors_in(batch)))
-            if rest is not None:
-                target: torch.Tensor = copied(rest)
+            leaves = list(tensors_in(batch))
+            own = [_is_among(leaf, inputs, plain) for leaf in leaves]
+            rows = next((int(tensor.shape[0]) for tensor in plain if tensor.dim()), 0)
+            rest = [
+                leaf
+                for leaf, among in zip(leaves, own, strict=True)
+                if not among and leaf.dim() and leaf.shape[0] == rows
+            ]
+            if any(own) and rest:  # an input is from this batch
+                target: torch.Tensor = copied(rest[-1])
                 return target
         return None
 
     # Batches and steps ------------------------------------------------------------------------
-
-    def _watch_batches(self) -> None:
-        iterators = torch.utils.data.dataloader._BaseDataLoaderIter
-        following = iterators.__next__
-        taker = self
-
-        def __next__(iterator: Any) -> Any:  # noqa: N807
-            if taker._epoch_is_over(iterator):
-                raise StopIteration
-            batch = following(iterator)
-            if not taker._taken:
-                taker._batches.append(batch)
-            return batch
-
-        replaced(iterators, "__next__", __next__)
 
     def _epoch_is_over(self, iterator: Any) -> bool:
         """End epochs early in a program that is to be ended early, so its evaluation
@@ -219,7 +226,25 @@ class Taker:
         self._batches.clear()
         began = time.perf_counter()
         try:
-            self.recorder.write(self._take(began))
+            from flatout_agent.capture.capture import Wanted, capture
+
+            choice = self.roots.choose()
+            wanted = Wanted(
+                self.folder,
+                choice.source,
+                choice.inside,
+                self.orders.weights,
+                self.orders.weights_key,
+                choice.root.trained,
+                choice.notes,
+            )
+            done = capture(choice.root.model, choice.calls, wanted)
+            took = time.perf_counter() - began
+            self.recorder.write(
+                wire.ExportSeen(
+                    done.folder, done.model, done.source, done.samples, took, done.notes
+                )
+            )
         except CannotCapture as answer:
             self.recorder.write(answer.record())
         except KeyboardInterrupt:
@@ -229,46 +254,12 @@ class Taker:
             reason = f"the export failed inside flatout: {type(error).__name__}: {error}"
             self.recorder.write(wire.ExportRefused(reason[:600], "report it"))
 
-    def _take(self, began: float) -> wire.ExportSeen:
-        from flatout_agent.capture.capture import Wanted, capture
-
-        choice = self.roots.choose()
-        wanted = Wanted(
-            self.folder,
-            choice.source,
-            choice.inside,
-            self.orders.weights,
-            self.orders.weights_key,
-            choice.root.trained,
-            choice.notes,
-        )
-        done = capture(choice.root.model, choice.calls, wanted)
-        took = time.perf_counter() - began
-        return wire.ExportSeen(done.folder, done.model, done.source, done.samples, took, done.notes)
-
 
 def _has_values(tensor: torch.Tensor) -> bool:
     """Whether it holds data: not on meta, not inside vmap or grad, not traced."""
     if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     return bool(type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
-
-
-def _beside(
-    inputs: list[torch.Tensor], copies: list[torch.Tensor], leaves: list[torch.Tensor]
-) -> torch.Tensor | None:
-    """The last tensor of a batch with as many rows that is not among a call's inputs.
-
-    None if no input is from that batch.
-    """
-    own = [_is_among(leaf, inputs, copies) for leaf in leaves]
-    rows = next((int(tensor.shape[0]) for tensor in copies if tensor.dim()), 0)
-    rest = [
-        leaf
-        for leaf, among in zip(leaves, own, strict=True)
-        if not among and leaf.dim() and leaf.shape[0] == rows
-    ]
-    return rest[-1] if any(own) and rest else None
 
 
 def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch.Tensor]) -> bool:
@@ -280,14 +271,6 @@ def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch
         if alike and torch.equal(leaf.detach().cpu().reshape(-1), copy.reshape(-1)):
             return True
     return False
-
-
-def _has_cache(nest: Any) -> bool:
-    """Whether it is a cache of keys and values, which generation gives to a transformer."""
-    return any(
-        type(value).__name__.endswith("Cache")
-        for value in nests.leaves(nest, lambda value: nests.members(value) is None)
-    )
 
 
 def cannot_be(name: str, roots: Roots) -> CannotCapture | None:

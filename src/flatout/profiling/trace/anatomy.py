@@ -134,19 +134,16 @@ def _without_overhead(
         for kind, count in counts.items():
             rest_ms -= (deducted_ms := min(per_launch_ms * count, corrected.get(kind, 0.0)))
             corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
-    return _scaled(corrected, target_ms, UNAFFECTED[on_device]), excess_ms - max(rest_ms, 0.0)
-
-
-def _scaled(
-    times: dict[Kind, float], target_ms: float, fixed_kinds: tuple[Kind, ...]
-) -> dict[Kind, float]:
-    """Times scaled to sum to `target_ms`; `fixed_kinds` stay unchanged where possible."""
-    fixed_ms = sum(times.get(kind, 0.0) for kind in fixed_kinds)
-    other_ms = sum(times.values()) - fixed_ms
+    # Times scaled to sum to `target_ms`; `fixed_kinds` stay unchanged where possible.
+    fixed_kinds = UNAFFECTED[on_device]
+    fixed_ms = sum(corrected.get(kind, 0.0) for kind in fixed_kinds)
+    other_ms = sum(corrected.values()) - fixed_ms
     if fixed_ms >= target_ms or other_ms <= 0:
-        fixed_ms, other_ms, fixed_kinds = 0.0, sum(times.values()), ()
+        fixed_ms, other_ms, fixed_kinds = 0.0, sum(corrected.values()), ()
     ratio = (target_ms - fixed_ms) / other_ms if other_ms else 1.0
-    return {kind: ms if kind in fixed_kinds else ms * ratio for kind, ms in times.items()}
+    return {
+        kind: ms if kind in fixed_kinds else ms * ratio for kind, ms in corrected.items()
+    }, excess_ms - max(rest_ms, 0.0)
 
 
 def _operators(attribution: Attribution) -> Ints:

@@ -181,7 +181,9 @@ def look(
     if span is not None:
         steps = TimeWindow(*span, ())
     source = _source(recording, host_side, steps, detail, roots)
-    called = _called(source)
+    # For each row of the recording 1 in an optimizer's closure, 0 in none, NOBODY unknown.
+    in_closure = closure_frames.called(source.recording).astype(np.int64)
+    called = np.where(source.twin >= 0, in_closure[source.twin], NOBODY)
     if (called > 0).any():
         host_side = with_called(recording, host_side, called)
         work = device.work(recording, host_side)
@@ -196,12 +198,6 @@ def look(
         rank = processor.ranks(recording, host_side)
         held = processor.held(recording, host_side, rank, main, steps.begin, steps.end)
     return Attribution(recording, host_side, work, steps, main, held, gaps, sync_calls, source)
-
-
-def _called(source: LineSource) -> Ints:
-    """For each row of the recording 1 in an optimizer's closure, 0 in none, NOBODY unknown."""
-    in_closure = closure_frames.called(source.recording).astype(np.int64)
-    return np.where(source.twin >= 0, in_closure[source.twin], NOBODY)
 
 
 def _source(

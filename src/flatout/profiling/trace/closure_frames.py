@@ -14,7 +14,7 @@ import numpy as np
 from flatout.profiling.trace import lines
 from flatout.profiling.trace.host import by_thread
 from flatout.profiling.trace.intervals import nest
-from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
+from flatout.profiling.trace.recording import Category, Flags, TraceRecording
 
 OPTIMIZERS = "torch/optim/"
 STEP = "step"
@@ -36,23 +36,19 @@ def called(recording: TraceRecording) -> Flags:
     is_other = recording.named(_is_other)
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
     for _, thread_rows in by_thread(recording, rows):
-        flags[thread_rows] = _states(recording, thread_rows, is_step, is_other) == CALLED
+        # For each row of a thread: OUTSIDE, UPDATING or CALLED.
+        events = recording.events
+        nested = nest(events.begin[thread_rows], events.end[thread_rows])
+        is_frame = events.category[thread_rows] == Category.PYTHON
+        steps = is_frame & is_step[events.name[thread_rows]]
+        others = is_frame & is_other[events.name[thread_rows]]
+        states = np.where(steps, UPDATING, OUTSIDE)
+        for level in nested.levels()[1:]:
+            above = states[nested.parent[level]]
+            inherited = np.where((above == UPDATING) & others[level], CALLED, above)
+            states[level] = np.where(steps[level], UPDATING, inherited)
+        flags[thread_rows] = states == CALLED
     return flags
-
-
-def _states(recording: TraceRecording, rows: Ints, is_step: Flags, is_other: Flags) -> Ints:
-    """For each row of a thread: OUTSIDE, UPDATING or CALLED."""
-    events = recording.events
-    nested = nest(events.begin[rows], events.end[rows])
-    is_frame = events.category[rows] == Category.PYTHON
-    steps = is_frame & is_step[events.name[rows]]
-    others = is_frame & is_other[events.name[rows]]
-    states = np.where(steps, UPDATING, OUTSIDE)
-    for level in nested.levels()[1:]:
-        above = states[nested.parent[level]]
-        inherited = np.where((above == UPDATING) & others[level], CALLED, above)
-        states[level] = np.where(steps[level], UPDATING, inherited)
-    return states
 
 
 def _is_step(name: str) -> bool:

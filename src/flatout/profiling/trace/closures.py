@@ -33,12 +33,25 @@ def spans(
     A closure is what lies between a forward operator (or zero_grad) and the end of the backward
     pass that follows it. Without a backward pass a step has no closure, whatever it computes.
     """
-    outermost = is_step & (nested.depth == _first_depth(nested, is_step))
+    # For each row the depth of the outermost optimizer's step around it, or of its own.
+    step_depth = np.where(is_step, nested.depth, len(is_step))
+    for level in nested.levels()[1:]:
+        parents = nested.parent[level]
+        step_depth[level] = np.where(
+            parents >= 0, np.minimum(step_depth[level], step_depth[parents]), step_depth[level]
+        )
+    outermost = is_step & (nested.depth == step_depth)
     first, last = union(nested.begin[outermost], nested.end[outermost])
     if not len(first) or not len(backward):
         return NO_SPANS
+    # Rows of this thread's forward passes: with autograd's number, outside backward passes. An
+    # optimizer's own update runs without gradients and has no such numbers.
     events = recording.events
-    evidence = np.r_[_forward(recording, rows, nested, backward), backward]
+    zeroes = recording.named(operators.ZERO_GRAD.search)[events.name[rows]]
+    is_numbered = (events.category[rows] == Category.OPERATOR) & (events.sequence[rows] >= 0)
+    in_backward = nested.spread(np.isin(rows, backward))
+    forward: Ints = rows[(is_numbered | zeroes) & ~in_backward]
+    evidence = np.r_[forward, backward]
     is_backward = np.isin(evidence, backward)
     order = np.lexsort((is_backward, events.begin[evidence]))
     evidence, is_backward = evidence[order], is_backward[order]
@@ -52,15 +65,6 @@ def spans(
     has_backward = np.logical_or.reduceat(is_backward, begins)
     ends = np.maximum.reduceat(events.end[evidence], begins)
     return union(events.begin[evidence[begins]][has_backward], ends[has_backward])
-
-
-def _first_depth(nested: Nest, is_step: Flags) -> Ints:
-    """For each row the depth of the outermost optimizer's step around it, or of its own."""
-    depth = np.where(is_step, nested.depth, len(is_step))
-    for rows in nested.levels()[1:]:
-        parents = nested.parent[rows]
-        depth[rows] = np.where(parents >= 0, np.minimum(depth[rows], depth[parents]), depth[rows])
-    return depth
 
 
 def called_spans(nested: Nest, is_step: Flags, called: Ints) -> Spans:
@@ -77,19 +81,6 @@ def called_spans(nested: Nest, is_step: Flags, called: Ints) -> Spans:
     begins = np.flatnonzero(starts[is_called])
     rows = rows[is_called]
     return nested.begin[rows[begins]], np.maximum.reduceat(nested.end[rows], begins)
-
-
-def _forward(recording: TraceRecording, rows: Ints, nested: Nest, backward: Ints) -> Ints:
-    """Rows of this thread's forward passes: with autograd's number, outside backward passes.
-
-    An optimizer's own update runs without gradients and has no such numbers.
-    """
-    events = recording.events
-    zeroes = recording.named(operators.ZERO_GRAD.search)[events.name[rows]]
-    is_numbered = (events.category[rows] == Category.OPERATOR) & (events.sequence[rows] >= 0)
-    in_backward = nested.spread(np.isin(rows, backward))
-    forward: Ints = rows[(is_numbered | zeroes) & ~in_backward]
-    return forward
 
 
 def inside(closures: Spans, begin: Ints) -> Flags:

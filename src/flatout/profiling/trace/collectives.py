@@ -52,6 +52,14 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
     for name in sorted(set(messages.names)):
         is_named = np.array([collective == name for collective in messages.names])
         sizes, members = messages.sizes[is_named], messages.members[is_named]
+        # Bus bandwidth (GB/s) of the fastest large message, which waited least for other ranks.
+        numbers = np.flatnonzero(is_named)
+        reached: list[float] = []
+        for number in numbers[messages.sizes[numbers] >= LARGE].tolist():
+            ns = int(events.end[rows[number]] - events.begin[rows[number]])
+            size, ranks = float(messages.sizes[number]), int(messages.members[number])
+            value = bus.gb_per_s(messages.names[number], ranks, size, ns / 1e9)
+            reached += [] if value is None else [value]
         entries.append(
             Collective(
                 name=name,
@@ -60,7 +68,7 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
                 exposed_ms=attribution.per_step(exposed[is_named].sum()),
                 bytes=attribution.mean(sizes[sizes > 0].sum()) or None,
                 ranks=int(members.max()) if len(members) and members.max() > 0 else None,
-                bus_gb_per_s=_bus(attribution, messages, np.flatnonzero(is_named)),
+                bus_gb_per_s=max(reached, default=None),
             )
         )
     return tuple(sorted(entries, key=lambda collective: -collective.ms))
@@ -74,8 +82,26 @@ def _on_device(attribution: Attribution) -> _Messages:
     names = [
         _kind(attribution, *pair) for pair in zip(rows.tolist(), callers.tolist(), strict=True)
     ]
-    sizes, members = _by_callers(attribution, callers)
-    return _Messages(rows, rank, names, sizes, members, np.ones(len(rows), np.bool_))
+    # Bytes and ranks that the callers of kernels recorded. The bytes of a caller of several
+    # kernels count once.
+    events, counted = attribution.recording.events, set()
+    sizes: list[int] = []
+    members: list[int] = []
+    for operator in callers.tolist():
+        while operator >= 0 and events.moved[operator] < 0:
+            operator = int(attribution.host.parent[operator])
+        is_new = operator >= 0 and operator not in counted
+        sizes.append(int(events.moved[operator]) if is_new else UNKNOWN)
+        members.append(int(events.members[operator]) if operator >= 0 else UNKNOWN)
+        counted.add(operator)
+    return _Messages(
+        rows,
+        rank,
+        names,
+        np.array(sizes, np.int64),
+        np.array(members, np.int64),
+        np.ones(len(rows), np.bool_),
+    )
 
 
 def _on_host(attribution: Attribution) -> _Messages:
@@ -89,36 +115,8 @@ def _on_host(attribution: Attribution) -> _Messages:
     is_carried = np.array([bool(CARRIED.match(title)) for title in titles], np.bool_)
     carried = {name for name, is_own in zip(names, is_carried, strict=True) if is_own}
     is_call = is_carried | np.array([name not in carried for name in names], np.bool_)
-    sizes = np.where(is_call, _within(attribution, rows, inner), UNKNOWN)
-    distributed = recording.metadata.get("distributedInfo")
-    world = distributed.get("world_size") if isinstance(distributed, dict) else None
-    is_known = isinstance(world, int) and world > 0
-    members = np.full(len(rows), world if is_known else UNKNOWN)
-    return _Messages(rows, rank, names, sizes, members, is_call)
-
-
-def _by_callers(attribution: Attribution, callers: Ints) -> tuple[Ints, Ints]:
-    """Bytes and ranks that the callers of kernels recorded.
-
-    The bytes of a caller of several kernels count once.
-    """
-    events, counted = attribution.recording.events, set()
-    sizes, members = [], []
-    for operator in callers.tolist():
-        while operator >= 0 and events.moved[operator] < 0:
-            operator = int(attribution.host.parent[operator])
-        is_new = operator >= 0 and operator not in counted
-        sizes.append(int(events.moved[operator]) if is_new else UNKNOWN)
-        members.append(int(events.members[operator]) if operator >= 0 else UNKNOWN)
-        counted.add(operator)
-    return np.array(sizes, np.int64), np.array(members, np.int64)
-
-
-def _within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
-    """Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`.
-
-    If none are recorded, the bytes follow from the shapes of a row's inputs.
-    """
+    # Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`.
+    # If none are recorded, the bytes follow from the shapes of a row's inputs.
     events = attribution.recording.events
     totals = np.full(len(events), UNKNOWN, np.int64)
     outermost = set(rows.tolist())
@@ -128,7 +126,12 @@ def _within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
             ancestor = int(attribution.host.parent[ancestor])
         totals[ancestor] = max(totals[ancestor], 0) + events.moved[row]
     by_shapes = [_of_shapes(attribution, row) for row in rows.tolist()]
-    return np.where(totals[rows] >= 0, totals[rows], by_shapes)
+    sizes = np.where(is_call, np.where(totals[rows] >= 0, totals[rows], by_shapes), UNKNOWN)
+    distributed = recording.metadata.get("distributedInfo")
+    world = distributed.get("world_size") if isinstance(distributed, dict) else None
+    is_known = isinstance(world, int) and world > 0
+    members = np.full(len(rows), world if is_known else UNKNOWN)
+    return _Messages(rows, rank, names, sizes, members, is_call)
 
 
 def _of_shapes(attribution: Attribution, row: int) -> int:
@@ -155,17 +158,3 @@ def _kind(attribution: Attribution, row: int, operator: int) -> str:
             return word
         operator = int(attribution.host.parent[operator])
     return kinds.collective(names[events.name[row]])
-
-
-def _bus(attribution: Attribution, messages: _Messages, numbers: Ints) -> float | None:
-    """Bus bandwidth (GB/s) of the fastest large message, which waited least for other ranks."""
-    events, rows = attribution.recording.events, messages.rows
-    reached = []
-    for number in numbers[messages.sizes[numbers] >= LARGE].tolist():
-        ns = int(events.end[rows[number]] - events.begin[rows[number]])
-        members = int(messages.members[number])
-        value = bus.gb_per_s(
-            messages.names[number], members, float(messages.sizes[number]), ns / 1e9
-        )
-        reached += [] if value is None else [value]
-    return max(reached, default=None)

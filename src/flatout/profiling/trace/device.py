@@ -59,13 +59,33 @@ class Work:
 def work(recording: TraceRecording, host: Host) -> Work:
     """The work of the busiest device; empty if there is none."""
     rows = _busiest(recording, recording.rows(*DEVICE))
-    call, operator = _launchers(recording, host, rows)
+    events = recording.events
+    calls = recording.rows(Category.RUNTIME)
+    call = _look_up(events.correlation[calls], calls, events.correlation[rows])
+    operator = np.where(call >= 0, host.parent[call], NOBODY)
+    candidates = recording.rows(Category.OPERATOR, Category.ANNOTATION)
+    by_number = _look_up(events.external[candidates], candidates, events.external[rows])
+    # If the call is not recorded, the operator's number shows what launched it.
+    operator = np.where(call >= 0, operator, by_number)
     launched = np.where(call >= 0, recording.events.begin[call], NOBODY)
     by_operator = (call < 0) & (operator >= 0)
     launched = np.where(by_operator, recording.events.begin[operator], launched)
     has_calls = bool(len(recording.rows(Category.RUNTIME)))
     orphaned = (launched < 0) & has_calls
-    return Work(rows, _ranks(recording, host, rows, operator), call, operator, launched, orphaned)
+    # Ranks by name; computation inside an optimizer's step belongs to the optimizer.
+    by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
+    for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():
+        by_name[number] = RANKS[kinds.of_kernel(recording.names[number])]
+    rank = by_name[recording.events.name[rows]]
+    in_optimizer = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)
+    return Work(
+        rows,
+        np.where(in_optimizer, RANKS[Kind.OPTIMIZER], rank),
+        call,
+        operator,
+        launched,
+        orphaned,
+    )
 
 
 def _busiest(recording: TraceRecording, rows: Ints) -> Ints:
@@ -103,18 +123,6 @@ def streams(recording: TraceRecording, rows: Ints) -> Ints:
     return stream_numbers
 
 
-def _launchers(recording: TraceRecording, host: Host, rows: Ints) -> tuple[Ints, Ints]:
-    """The call and the operator that launched each row."""
-    events = recording.events
-    calls = recording.rows(Category.RUNTIME)
-    call = _look_up(events.correlation[calls], calls, events.correlation[rows])
-    operator = np.where(call >= 0, host.parent[call], NOBODY)
-    candidates = recording.rows(Category.OPERATOR, Category.ANNOTATION)
-    by_number = _look_up(events.external[candidates], candidates, events.external[rows])
-    # If the call is not recorded, the operator's number shows what launched it.
-    return call, np.where(call >= 0, operator, by_number)
-
-
 def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:
     """The value of each wanted key; NOBODY if there is none."""
     is_valid = keys >= 0
@@ -126,13 +134,3 @@ def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:
     is_match = (keys[order][positions] == wanted_keys) & (wanted_keys >= 0)
     matches: Ints = np.where(is_match, values[order][positions], NOBODY)
     return matches
-
-
-def _ranks(recording: TraceRecording, host: Host, rows: Ints, operator: Ints) -> Ints:
-    """Ranks by name; computation inside an optimizer's step belongs to the optimizer."""
-    by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
-    for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():
-        by_name[number] = RANKS[kinds.of_kernel(recording.names[number])]
-    rank = by_name[recording.events.name[rows]]
-    in_optimizer = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)
-    return np.where(in_optimizer, RANKS[Kind.OPTIMIZER], rank)

@@ -85,20 +85,6 @@ def _host(attribution: Attribution, low: int, high: int) -> list[Span]:
     if attribution.main not in attribution.host.nests:
         return []
     rows, nested = attribution.host.nests[attribution.main]
-    visible = _visible_rows(attribution, rows)
-    inner = nested.spread(visible)
-    outermost = visible & ~((nested.parent >= 0) & inner[nested.parent])
-    events = attribution.recording.events
-    rows = rows[outermost]
-    rows = rows[(events.end[rows] > low) & (events.begin[rows] < high)]
-    names = [attribution.recording.names[name] for name in events.name[rows].tolist()]
-    ordered = (processor.ORDER[rank] for rank in attribution.rank[rows].tolist())
-    kinds: list[Kind | None] = [None if kind is Kind.PYTHON else kind for kind in ordered]
-    begin, end = np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
-    return _spans(HOST_LANE, names, kinds, begin, end, low)
-
-
-def _visible_rows(attribution: Attribution, rows: Ints) -> Flags:
     events = attribution.recording.events
     by_name = attribution.recording.named(
         lambda name: bool(
@@ -110,7 +96,15 @@ def _visible_rows(attribution: Attribution, rows: Ints) -> Flags:
     category = events.category[rows]
     visible: Flags = (category == Category.OPERATOR) | (category == Category.RUNTIME)
     visible |= (category == Category.ANNOTATION) & by_name[events.name[rows]]
-    return visible
+    inner = nested.spread(visible)
+    outermost = visible & ~((nested.parent >= 0) & inner[nested.parent])
+    rows = rows[outermost]
+    rows = rows[(events.end[rows] > low) & (events.begin[rows] < high)]
+    names = [attribution.recording.names[name] for name in events.name[rows].tolist()]
+    ordered = (processor.ORDER[rank] for rank in attribution.rank[rows].tolist())
+    kinds: list[Kind | None] = [None if kind is Kind.PYTHON else kind for kind in ordered]
+    begin, end = np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
+    return _spans(HOST_LANE, names, kinds, begin, end, low)
 
 
 def _processor(attribution: Attribution, low: int, high: int) -> list[Span]:

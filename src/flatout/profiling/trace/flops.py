@@ -64,9 +64,39 @@ def _count(name: str, inputs: list[Shape], concrete: str) -> int:
     if name in LINEARS:
         return 2 * math.prod(inputs[0]) * inputs[1][0]
     if name == "aten::convolution":
-        return _convolution(inputs[0], inputs[1], _values(concrete))
+        # Forward pass only. values: ..., stride, padding, dilation, transposed, ..., groups.
+        image = inputs[0]
+        weight = inputs[1]
+        values = _values(concrete)
+        kernel = weight[2:]
+        if len(values) > 6 and values[6] == "True":
+            return 2 * math.prod(image) * weight[1] * math.prod(kernel)
+        if len(values) <= 5:
+            return 0
+        stride, padding, dilation = (
+            [int(number) for number in re.findall(r"-?\d+", text)] for text in values[3:6]
+        )
+        output = 1
+        for axis, size in enumerate(image[2:]):
+            pad, step, gap = (
+                numbers[axis] if axis < len(numbers) else numbers[-1]
+                for numbers in (padding, stride, dilation)
+            )
+            output *= (size + 2 * pad - gap * (kernel[axis] - 1) - 1) // step + 1
+        return 2 * image[0] * output * math.prod(weight)
     if name == "aten::convolution_backward":
-        return _convolution_backward(inputs, _values(concrete))
+        # Counted once for the input's gradient and once for the weight's.
+        values = _values(concrete)
+        result, image, weight = inputs[:3]
+        transposed = len(values) > 7 and values[7] == "True"
+        moving = image if transposed else [result[0], *result[2:], 1]
+        once = 2 * math.prod(moving) * math.prod(weight[1:] if transposed else weight)
+        gradient_flags = values[-1].strip("[]").split(",")[:2] if values else []
+        return once * (
+            sum(flag.strip() == "True" for flag in gradient_flags)
+            if len(gradient_flags) == 2
+            else 2
+        )
     if is_attention(name):
         backward = "backward" in name
         query, key, value = inputs[1:4] if backward else inputs[:3]
@@ -78,35 +108,3 @@ def _count(name: str, inputs: list[Shape], concrete: str) -> int:
 def _values(concrete: str) -> list[str]:
     values = json.loads(concrete) if concrete else []
     return [str(value) for value in values]
-
-
-def _convolution(image: Shape, weight: Shape, values: list[str]) -> int:
-    """Forward pass only. values: ..., stride, padding, dilation, transposed, ..., groups."""
-    kernel = weight[2:]
-    if len(values) > 6 and values[6] == "True":
-        return 2 * math.prod(image) * weight[1] * math.prod(kernel)
-    if len(values) <= 5:
-        return 0
-    stride, padding, dilation = (
-        [int(number) for number in re.findall(r"-?\d+", text)] for text in values[3:6]
-    )
-    output = 1
-    for axis, size in enumerate(image[2:]):
-        pad, step, gap = (
-            numbers[axis] if axis < len(numbers) else numbers[-1]
-            for numbers in (padding, stride, dilation)
-        )
-        output *= (size + 2 * pad - gap * (kernel[axis] - 1) - 1) // step + 1
-    return 2 * image[0] * output * math.prod(weight)
-
-
-def _convolution_backward(inputs: list[Shape], values: list[str]) -> int:
-    """Counted once for the input's gradient and once for the weight's."""
-    result, image, weight = inputs[:3]
-    transposed = len(values) > 7 and values[7] == "True"
-    moving = image if transposed else [result[0], *result[2:], 1]
-    once = 2 * math.prod(moving) * math.prod(weight[1:] if transposed else weight)
-    gradient_flags = values[-1].strip("[]").split(",")[:2] if values else []
-    return once * (
-        sum(flag.strip() == "True" for flag in gradient_flags) if len(gradient_flags) == 2 else 2
-    )

@@ -143,20 +143,7 @@ def nest(begin: Ints, end: Ints) -> Nest:
     """
     count = len(begin)
     numbers = np.arange(count)
-    effective_ends = np.sort(np.maximum(_uncrossed(begin, end), begin + 1))
-    depth = numbers - np.searchsorted(effective_ends, begin, side="right")
-    ordered = np.sort(depth * count + numbers)
-    previous = np.searchsorted(ordered, (depth - 1) * count + numbers) - 1
-    parents = ordered[np.maximum(previous, 0)] if count else ordered
-    inside = (depth > 0) & (previous >= 0)
-    parent = np.where(inside, parents % max(count, 1), NOBODY)
-    while (is_over := (parent >= 0) & (end[parent] <= begin)).any():
-        parent = np.where(is_over, parent[parent], parent)  # where intervals cross
-    return _trimmed(begin, end, parent, depth)
-
-
-def _uncrossed(begin: Ints, end: Ints) -> Ints:
-    """The ends, cut where a later event begins shortly before one and ends after it."""
+    # The ends, cut where a later event begins shortly before one and ends after it.
     uncrossed, event = end.copy(), np.arange(len(begin))
     begins = np.append(begin, np.iinfo(np.int64).max)
     later = np.maximum(np.searchsorted(begin, end - SLACK_NS), event + 1)
@@ -166,25 +153,26 @@ def _uncrossed(begin: Ints, end: Ints) -> Ints:
         crosses = end[later] > end[event]
         uncrossed[event[crosses]] = begin[later[crosses]]
         event, later = event[~crosses], later[~crosses] + 1
-    return uncrossed
-
-
-def _trimmed(begin: Ints, end: Ints, parent: Ints, depth: Ints) -> Nest:
+    effective_ends = np.sort(np.maximum(uncrossed, begin + 1))
+    depth = numbers - np.searchsorted(effective_ends, begin, side="right")
+    ordered = np.sort(depth * count + numbers)
+    previous = np.searchsorted(ordered, (depth - 1) * count + numbers) - 1
+    parents = ordered[np.maximum(previous, 0)] if count else ordered
+    inside = (depth > 0) & (previous >= 0)
+    parent = np.where(inside, parents % max(count, 1), NOBODY)
+    while (is_over := (parent >= 0) & (end[parent] <= begin)).any():
+        parent = np.where(is_over, parent[parent], parent)  # where intervals cross
     end = np.maximum(end, begin)
     order = np.argsort(parent, kind="stable")
     siblings = parent[order][1:] == parent[order][:-1]
     first, second = order[:-1][siblings], order[1:][siblings]
     end[first] = np.maximum(np.minimum(end[first], begin[second]), begin[first])
-    nested = Nest(begin, end, parent, _depth(parent, depth))
-    for rows in nested.levels()[1:]:
-        end[rows] = np.maximum(np.minimum(end[rows], end[parent[rows]]), begin[rows])
-    return nested
-
-
-def _depth(parent: Ints, depth: Ints) -> Ints:
-    """Depth, one more than the parent's: unchanged except where intervals cross."""
+    # Depth, one more than the parent's: unchanged except where intervals cross.
     level, ancestors = np.zeros_like(depth), parent
     while (inside := ancestors >= 0).any():
         level += inside
         ancestors = np.where(inside, parent[ancestors], NOBODY)
-    return level
+    nested = Nest(begin, end, parent, level)
+    for rows in nested.levels()[1:]:
+        end[rows] = np.maximum(np.minimum(end[rows], end[parent[rows]]), begin[rows])
+    return nested

@@ -86,7 +86,12 @@ def resolve(
         )
         for call, written in zip(calls, is_written, strict=True)
     ]
-    taken_arms = _taken_arms(sites, fitting)
+    # Sides of branches with a call that can only come from there.
+    arms_taken: set[Arm] = set()
+    for candidates in set(fitting):
+        arms = [frozenset(sites[number].arms) for number in candidates]
+        arms_taken |= frozenset.intersection(*arms) if arms else frozenset()
+    taken_arms = frozenset(arms_taken)
     counts = Counter(fitting)
     lines: list[int | None] = []
     position = 0
@@ -105,15 +110,6 @@ def resolve(
         lines.append(None if number is None else sites[number].line)
         position = position if number is None else number + 1
     return lines
-
-
-def _taken_arms(sites: Sequence[Site], fitting: Sequence[frozenset[int]]) -> frozenset[Arm]:
-    """Sides of branches with a call that can only come from there."""
-    arms_taken: set[Arm] = set()
-    for candidates in set(fitting):
-        arms = [frozenset(sites[number].arms) for number in candidates]
-        arms_taken |= frozenset.intersection(*arms) if arms else frozenset()
-    return frozenset(arms_taken)
 
 
 def _reachable(

@@ -56,34 +56,27 @@ def _from_stacks(
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
     for _, thread_rows in by_thread(recording, rows):
         frame, callee, parent = _frames(recording, thread_rows, frames.own)
-        needs_line = (frame >= 0) & _needs_line(recording, thread_rows, callee)
-        frames.callees = _callees(
-            recording, thread_rows[callee == parent], parent[callee == parent]
-        )
+        # Rows that need a line: those that are not frames, and calls that led to such rows.
+        events = recording.events
+        is_no_frame = events.category[thread_rows] != Category.PYTHON
+        begins = events.begin[thread_rows[is_no_frame]]
+        low = np.searchsorted(begins, events.begin[thread_rows])
+        has_inner = np.searchsorted(begins, events.end[thread_rows]) > low
+        needs_line = (frame >= 0) & (is_no_frame | (has_inner & (callee == thread_rows)))
+        # For each call by the user's functions, the functions that it called in turn.
+        calls = thread_rows[callee == parent]
+        callers = parent[callee == parent]
+        names, callee_names = recording.names, dict[int, frozenset[str]]()
+        for row, caller in zip(
+            recording.events.name[calls].tolist(), callers.tolist(), strict=True
+        ):
+            if caller >= 0 and not names[row].startswith(lines.MODULE):
+                callee_names[caller] = (
+                    callee_names.get(caller, frozenset()) | lines.called(names[row]).names
+                )
+        frames.callees = callee_names
         where[thread_rows[needs_line]] = frames.numbers(frame[needs_line], callee[needs_line])
     return where, tuple(frames.entries)
-
-
-def _needs_line(recording: TraceRecording, rows: Ints, callee: Ints) -> Flags:
-    """Rows that need a line: those that are not frames, and calls that led to such rows."""
-    events = recording.events
-    is_no_frame = events.category[rows] != Category.PYTHON
-    begins = events.begin[rows[is_no_frame]]
-    low = np.searchsorted(begins, events.begin[rows])
-    has_inner = np.searchsorted(begins, events.end[rows]) > low
-    needs_line: Flags = is_no_frame | (has_inner & (callee == rows))
-    return needs_line
-
-
-def _callees(recording: TraceRecording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:
-    """For each call by the user's functions, the names of the functions that it called in turn."""
-    names, callee_names = recording.names, dict[int, frozenset[str]]()
-    for row, caller in zip(recording.events.name[rows].tolist(), parent.tolist(), strict=True):
-        if caller >= 0 and not names[row].startswith(lines.MODULE):
-            callee_names[caller] = (
-                callee_names.get(caller, frozenset()) | lines.called(names[row]).names
-            )
-    return callee_names
 
 
 def _frames(recording: TraceRecording, rows: Ints, own: Flags) -> tuple[Ints, Ints, Ints]:

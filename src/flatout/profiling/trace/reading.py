@@ -6,7 +6,7 @@ import contextlib
 import gc
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -126,44 +126,37 @@ class _Columns:
                     self.instants.append((event.ts, event.args.total, on_device))
         rows = [event for event in events if type(event) is Complete]
         if rows:
-            self.parts.append(self._part(rows))
-
-    def _part(self, rows: list[Any]) -> dict[str, Column]:
-        """The columns of these rows."""
-        count = len(rows)
-        part = {name: np.full(count, -1, dtype) for name, dtype in COLUMNS.items()}
-        part["ts"] = np.fromiter(map(attrgetter("ts"), rows), np.float64, count)
-        part["dur"] = np.fromiter(map(attrgetter("dur"), rows), np.float64, count)
-        names = map(attrgetter("name"), rows)
-        part["name"] = np.fromiter(map(self.names.__getitem__, names), np.int32, count)
-        threads = map(self.threads.__getitem__, map(attrgetter("pid", "tid"), rows))
-        part["thread"] = np.fromiter(threads, np.int32, count)
-        cats = map(self.categories.__getitem__, map(attrgetter("cat"), rows))
-        part["category"] = self._category(np.fromiter(cats, np.int64, count))
-        self._arguments(part, rows)
-        return part
+            count = len(rows)
+            part = {name: np.full(count, -1, dtype) for name, dtype in COLUMNS.items()}
+            part["ts"] = np.fromiter(map(attrgetter("ts"), rows), np.float64, count)
+            part["dur"] = np.fromiter(map(attrgetter("dur"), rows), np.float64, count)
+            names = map(attrgetter("name"), rows)
+            part["name"] = np.fromiter(map(self.names.__getitem__, names), np.int32, count)
+            threads = map(self.threads.__getitem__, map(attrgetter("pid", "tid"), rows))
+            part["thread"] = np.fromiter(threads, np.int32, count)
+            cats = map(self.categories.__getitem__, map(attrgetter("cat"), rows))
+            part["category"] = self._category(np.fromiter(cats, np.int64, count))
+            # Fill the columns that come from arguments.
+            category, all_args = part["category"], list(map(attrgetter("args"), rows))
+            has_args = np.ones(len(rows), np.bool_)
+            if None in all_args:
+                has_args = np.fromiter((args is not None for args in all_args), np.bool_, len(rows))
+            readers = {
+                Category.OPERATOR: self._operators,
+                Category.ANNOTATION: self._operators,
+                Category.RUNTIME: self._runtime,
+            }
+            for kind in np.flatnonzero(np.bincount(category)).tolist():
+                kind_rows = np.flatnonzero(has_args & (category == kind))
+                args = [all_args[row] for row in kind_rows.tolist()]
+                if args and kind != Category.PYTHON:
+                    readers.get(Category(kind), self._device)(part, kind_rows, args)
+            self.parts.append(part)
 
     def _category(self, numbers: Column) -> Column:
         by_number = np.array([_category(cat) for cat in self.categories], np.int8)
         categories: Column = by_number[numbers]
         return categories
-
-    def _arguments(self, part: dict[str, Column], rows: list[Any]) -> None:
-        """Fill the columns that come from arguments."""
-        category, all_args = part["category"], list(map(attrgetter("args"), rows))
-        has_args = np.ones(len(rows), np.bool_)
-        if None in all_args:
-            has_args = np.fromiter((args is not None for args in all_args), np.bool_, len(rows))
-        readers = {
-            Category.OPERATOR: self._operators,
-            Category.ANNOTATION: self._operators,
-            Category.RUNTIME: self._runtime,
-        }
-        for kind in np.flatnonzero(np.bincount(category)).tolist():
-            kind_rows = np.flatnonzero(has_args & (category == kind))
-            args = [all_args[row] for row in kind_rows.tolist()]
-            if args and kind != Category.PYTHON:
-                readers.get(Category(kind), self._device)(part, kind_rows, args)
 
     def _operators(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "sequence", "forward_thread")
@@ -216,13 +209,19 @@ class _Columns:
         order = np.lexsort((-end, begin))
         texts = {name: self._texts(name, joined) for name in self.texts}
         columns = {name: column[row_numbers[order]] for name, column in joined.items()}
+        plausible = [instant for instant in self.instants if abs(instant[0] - base) < LONGEST_US]
+        plausible.sort(key=lambda instant: instant[0])
         return TraceRecording(
             path=str(stream.path),
             rank=_rank(stream, number),
             names=tuple(self.names),
             threads=tuple(self.threads),
             events=Events(begin=begin[order], end=end[order], **columns),
-            memory=_memory(self.instants, base),
+            memory=Allocations(
+                at=np.array([round((ts - base) * 1e3) for ts, _, _ in plausible], np.int64),
+                total=np.array([total for _, total, _ in plausible], np.int64),
+                accelerator=np.array([flag for _, _, flag in plausible], np.bool_),
+            ),
             metadata=stream.metadata,
             event_count=self.event_count,
             truncated=stream.truncated,
@@ -306,16 +305,6 @@ def _parsed(raw: bytes) -> list[Any]:
     except (ValueError, RecursionError):
         return []
     return value if isinstance(value, list) else []
-
-
-def _memory(instants: Iterable[tuple[float, int, bool]], base: float) -> Allocations:
-    plausible = [instant for instant in instants if abs(instant[0] - base) < LONGEST_US]
-    plausible.sort(key=lambda instant: instant[0])
-    return Allocations(
-        at=np.array([round((ts - base) * 1e3) for ts, _, _ in plausible], np.int64),
-        total=np.array([total for _, total, _ in plausible], np.int64),
-        accelerator=np.array([flag for _, _, flag in plausible], np.bool_),
-    )
 
 
 def _rank(stream: Stream, number: int) -> int:

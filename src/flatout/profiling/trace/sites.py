@@ -307,20 +307,15 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _root(node: ast.expr) -> str:
-    """`a` of a.b.c; empty if it has no name."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _may_be_module(node: ast.expr, libraries: frozenset[str]) -> bool:
     """Whether it may be a module of the user's, not a library's function or a tensor's method."""
-    root = _root(node)
+    owner = node
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    root = owner.id if isinstance(owner, ast.Name) else ""  # `a` of a.b.c
     if root in libraries:
         return False
-    is_method = isinstance(node, ast.Attribute) and root != "self" and node.attr in METHODS
-    return not is_method
+    return not (isinstance(node, ast.Attribute) and root != "self" and node.attr in METHODS)
 
 
 def _libraries(tree: ast.Module) -> frozenset[str]:

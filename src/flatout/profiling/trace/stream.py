@@ -54,7 +54,17 @@ class Stream:
                 elif len(self._buffer) > MOST_BUFFERED:
                     self.truncated = True
                     return
-            yield self._remaining_events()
+            # The remaining events, with the metadata that follows them.
+            events: list[Any] = []
+            if not self._at_end:
+                self._stuck_bytes = 0
+                events = self._decode_singly()
+            if self._at_end:
+                trailer = self._buffer.lstrip().removeprefix(b",")
+                self.metadata = {**_object(b"{" + trailer), **self.metadata}
+            else:
+                self.truncated = True
+            yield events
 
     def _pieces(self) -> Generator[bytes]:
         """The file's text, piece by piece."""
@@ -130,19 +140,6 @@ class Stream:
         rest = text[end + self._at_end :]
         self._buffer = rest.encode("utf-8", "surrogateescape")
         self._stuck_bytes = 0 if events else len(self._buffer)
-        return events
-
-    def _remaining_events(self) -> list[Any]:
-        """The remaining events, with the metadata that follows them."""
-        events: list[Any] = []
-        if not self._at_end:
-            self._stuck_bytes = 0
-            events = self._decode_singly()
-        if self._at_end:
-            trailer = self._buffer.lstrip().removeprefix(b",")
-            self.metadata = {**_object(b"{" + trailer), **self.metadata}
-        else:
-            self.truncated = True
         return events
 
 

@@ -40,8 +40,13 @@ def operator_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tu
     by_group = group[attribution.work.operator[is_counted]]  # the group that launched each work
     kind = _operator_kinds(attribution, groups, is_counted, by_group)
     shapes = _distinct(attribution, groups, rows, launched_ns, "shapes")
+    # Groups that launched kernels with float32 names, for traces without dtypes.
+    is_float32 = attribution.recording.named(kinds.float32)
+    float32_groups = by_group[
+        is_float32[attribution.recording.events.name[attribution.work.rows[is_counted]]]
+    ]
     dtypes = {
-        **_float32_by_kernels(attribution, is_counted, by_group),
+        **dict.fromkeys(np.unique(float32_groups[float32_groups >= 0]).tolist(), ("float",)),
         **_distinct(attribution, groups, rows, launched_ns, "dtypes"),
     }
     table = []
@@ -88,17 +93,6 @@ def _operator_kinds(
         device.ORDER[best[number]] if busy[number].any() else by_name[number]
         for number in range(len(groups))
     ]
-
-
-def _float32_by_kernels(
-    attribution: Attribution, is_counted: Flags, group_numbers: Ints
-) -> dict[int, tuple[str, ...]]:
-    """Groups that launched kernels with float32 names, for traces without dtypes."""
-    is_float32 = attribution.recording.named(kinds.float32)
-    float32_groups = group_numbers[
-        is_float32[attribution.recording.events.name[attribution.work.rows[is_counted]]]
-    ]
-    return dict.fromkeys(np.unique(float32_groups[float32_groups >= 0]).tolist(), ("float",))
 
 
 def _distinct(

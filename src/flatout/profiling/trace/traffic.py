@@ -106,18 +106,14 @@ def _output_bytes(
         return input_bytes[0]
     operations = flops.of_operator(name, shapes, concrete) if flops.counts(name) else 0
     if operations:
-        return _product_bytes(name, operations, inputs, widths)
+        # Bytes written by an operator that multiplies.
+        element_width = max(widths)
+        if flops.is_attention(name):
+            return math.prod(inputs[0]) * element_width * (3 if "backward" in name else 1)
+        if name == "aten::convolution_backward":
+            return (math.prod(inputs[1]) + math.prod(inputs[2])) * element_width
+        if name == "aten::convolution":
+            return operations // (2 * math.prod(inputs[1][1:])) * element_width
+        left = inputs[flops.PRODUCTS[name][0]] if name in flops.PRODUCTS else inputs[0]
+        return operations // (2 * left[-1]) * element_width
     return max(input_bytes)
-
-
-def _product_bytes(name: str, operations: int, inputs: list[list[int]], widths: list[int]) -> int:
-    """Bytes written by an operator that multiplies."""
-    element_width = max(widths)
-    if flops.is_attention(name):
-        return math.prod(inputs[0]) * element_width * (3 if "backward" in name else 1)
-    if name == "aten::convolution_backward":
-        return (math.prod(inputs[1]) + math.prod(inputs[2])) * element_width
-    if name == "aten::convolution":
-        return operations // (2 * math.prod(inputs[1][1:])) * element_width
-    left = inputs[flops.PRODUCTS[name][0]] if name in flops.PRODUCTS else inputs[0]
-    return operations // (2 * left[-1]) * element_width

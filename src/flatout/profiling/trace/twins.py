@@ -171,7 +171,15 @@ def _side(
     inside = events.begin[rows] < last
     step[rows[inside]] = np.searchsorted(begins, events.begin[rows[inside]], side="right") - 1
     rows = rows[step[rows] >= 0]
-    parent, depth = _parents(host, rows, step)
+    # The parent of each row in its own step, and its depth.
+    parent, depth = np.full(len(step), NOBODY, np.int64), np.zeros(len(step), np.int64)
+    ancestors = host.parent[rows]
+    is_in_step = (ancestors >= 0) & (step[ancestors] == step[rows])
+    parent[rows[is_in_step]] = ancestors[is_in_step]
+    ancestors = parent[rows]
+    while (inside := ancestors >= 0).any():
+        depth[rows] += inside
+        ancestors = np.where(inside, parent[ancestors], NOBODY)
     thread = events.thread.astype(np.int64) if threads is None else threads[events.thread]
     rows = rows[thread[rows] >= 0]
     order = rows[np.lexsort((rows, parent[rows]))]
@@ -184,19 +192,6 @@ def _side(
     )
     name = names[events.name]
     return TwinSide(thread, step, parent, name, depth, number, order, first, child_counts)
-
-
-def _parents(host: Host, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
-    """The parent of each row in its own step, and its depth."""
-    parent, depth = np.full(len(step), NOBODY, np.int64), np.zeros(len(step), np.int64)
-    ancestors = host.parent[rows]
-    is_in_step = (ancestors >= 0) & (step[ancestors] == step[rows])
-    parent[rows[is_in_step]] = ancestors[is_in_step]
-    ancestors = parent[rows]
-    while (inside := ancestors >= 0).any():
-        depth[rows] += inside
-        ancestors = np.where(inside, parent[ancestors], NOBODY)
-    return parent, depth
 
 
 def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) -> tuple[Ints, Flags]:
@@ -212,7 +207,17 @@ def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) ->
         is_known = left >= 0
         return np.where(is_known, np.arange(count), NOBODY), is_known
     matches, same_meaning = np.full(count, NOBODY, np.int64), np.zeros(count, np.bool_)
-    begin, end = _ends(left, right)
+    # How many names at either end can be matched directly: they are far from any difference.
+    length = min(len(left), len(right))
+    differs_ahead = left[:length] != right[:length]
+    differs_behind = left[::-1][:length] != right[::-1][:length]
+    begin = int(differs_ahead.argmax()) if differs_ahead.any() else length
+    end = int(differs_behind.argmax()) if differs_behind.any() else length
+    differing = max(len(left), len(right)) - begin - end
+    # The table takes in as much as it may hold: near a difference, equal names are interchangeable.
+    margin = max((int(MOST_CELLS**0.5) - max(differing, 0)) // 2, LEAST_MARGIN)
+    overlap = max(begin + end - length, 0)
+    begin, end = max(begin - overlap - margin, 0), max(end - overlap - margin, 0)
     matches[:begin], same_meaning[:begin] = np.arange(begin), True
     matches[count - end :], same_meaning[count - end :] = (
         np.arange(len(right) - end, len(right)),
@@ -229,20 +234,6 @@ def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) ->
         same_meaning[middle[0]] = inner_same
     matches[left < 0] = NOBODY
     return matches, same_meaning
-
-
-def _ends(left: Ints, right: Ints) -> tuple[int, int]:
-    """How many names at either end can be matched directly: they are far from any difference."""
-    length = min(len(left), len(right))
-    differs_ahead = left[:length] != right[:length]
-    differs_behind = left[::-1][:length] != right[::-1][:length]
-    begin = int(differs_ahead.argmax()) if differs_ahead.any() else length
-    end = int(differs_behind.argmax()) if differs_behind.any() else length
-    differing = max(len(left), len(right)) - begin - end
-    # The table takes in as much as it may hold: near a difference, equal names are interchangeable.
-    margin = max((int(MOST_CELLS**0.5) - max(differing, 0)) // 2, LEAST_MARGIN)
-    overlap = max(begin + end - length, 0)
-    return max(begin - overlap - margin, 0), max(end - overlap - margin, 0)
 
 
 def _common(
@@ -265,7 +256,11 @@ def _common(
             matches[row] = candidates[0]
             same_meaning[row] = (meaning[candidates] == meaning[candidates[0]]).all()
     if longest < min(count, len(right)):
-        matches[~_in_runs(matches)] = NOBODY
+        # Whether each match is in a run of at least RUN consecutive pairs.
+        starts = np.r_[True, (matches[1:] != matches[:-1] + 1) | (matches[1:] < 0)]
+        run = np.cumsum(starts) - 1
+        in_runs: Flags = (np.bincount(run)[run] >= RUN) & (matches >= 0)
+        matches[~in_runs] = NOBODY
     return matches, same_meaning
 
 
@@ -285,20 +280,16 @@ def _by_context(
     is_known = is_there & _is_one(group, places)[at]
     same_meaning: Flags = is_known & _is_one(group, meaning)[at]
     own_counts = np.bincount(at[is_there], minlength=len(contexts))
-    rank = _ranks(np.where(is_there, at, len(contexts)))
+    # How many of the same group come before each.
+    own_context = np.where(is_there, at, len(contexts))
+    order = np.argsort(own_context, kind="stable")
+    begins = np.cumsum(np.bincount(own_context)) - np.bincount(own_context)
+    rank = np.empty(len(own_context), np.int64)
+    rank[order] = np.arange(len(own_context)) - begins[own_context[order]]
     number = rank * counts[at] // np.maximum(own_counts[at], 1)
     begins = np.cumsum(counts) - counts
     matches = np.argsort(group, kind="stable")[np.minimum(begins[at] + number, len(right) - 1)]
     return np.where(is_known, matches, NOBODY), same_meaning
-
-
-def _ranks(group: Ints) -> Ints:
-    """How many of the same group come before each."""
-    order = np.argsort(group, kind="stable")
-    begins = np.cumsum(np.bincount(group)) - np.bincount(group)
-    ranks = np.empty(len(group), np.int64)
-    ranks[order] = np.arange(len(group)) - begins[group[order]]
-    return ranks
 
 
 def _contexts(names: Ints) -> NDArray[np.uint64]:
@@ -326,11 +317,3 @@ def _lengths(left: Ints, right: Ints) -> NDArray[np.int32]:
         extended = lengths[row, :-1] + (right == name if name >= 0 else 0)
         np.maximum.accumulate(np.maximum(lengths[row, 1:], extended), out=lengths[row + 1, 1:])
     return lengths
-
-
-def _in_runs(matches: Ints) -> Flags:
-    """Whether each match is in a run of at least RUN consecutive pairs."""
-    starts = np.r_[True, (matches[1:] != matches[:-1] + 1) | (matches[1:] < 0)]
-    run = np.cumsum(starts) - 1
-    in_runs: Flags = (np.bincount(run)[run] >= RUN) & (matches >= 0)
-    return in_runs

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.attach.replacing import Undo, in_reverse, replaced
+from flatout_agent.attach.replacing import in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import Calls
 
@@ -47,10 +47,6 @@ class LoaderStarts:
         data = torch.utils.data
         self._loader_class = data.DataLoader
         self._iterator_class = data.dataloader._BaseDataLoaderIter
-        self.remove = self._install()
-        """Restore the originals, unless the program has replaced the wrappers meanwhile."""
-
-    def _install(self) -> Undo:
         make_iterator = self._loader_class.__iter__
         next_batch = self._iterator_class.__next__
 
@@ -58,7 +54,12 @@ class LoaderStarts:
             began = time.perf_counter()
             iterator: Iterator[Any] = make_iterator(loader)
             with contextlib.suppress(Exception):  # a loader that cannot be recorded still works
-                self._started(loader, iterator, began)
+                self.begun += 1
+                self._passes[loader] = _Pass(began, places.where())
+                references = [reference for reference in self._iterators if reference() is not None]
+                if not any(reference() is iterator for reference in references):
+                    references.append(weakref.ref(iterator))
+                self._iterators = references
             return iterator
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -68,22 +69,12 @@ class LoaderStarts:
             finally:
                 self._calls.in_loader = False
 
-        return in_reverse(
+        self.remove = in_reverse(
             [
                 replaced(self._loader_class, "__iter__", __iter__),
                 replaced(self._iterator_class, "__next__", __next__),
             ]
         )
-
-    def _started(
-        self, loader: torch.utils.data.DataLoader[Any], iterator: Any, began: float
-    ) -> None:
-        self.begun += 1
-        self._passes[loader] = _Pass(began, places.where())
-        references = [reference for reference in self._iterators if reference() is not None]
-        if not any(reference() is iterator for reference in references):
-            references.append(weakref.ref(iterator))
-        self._iterators = references
 
     def batch(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """`loader` has given a batch."""

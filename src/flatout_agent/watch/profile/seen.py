@@ -145,6 +145,11 @@ class Window:
         # The very first step is left out, as it creates what later ones reuse.
         early = loop.steps[1 : 1 + EARLY_STEPS]
         late = len(loop.steps) - self.step_count > EARLY_STEPS
+        # Its share of a training step, averaged over the steps between two.
+        every = steps_between(self.loop.steps)
+        tested = [step.eval_s for step in self.steps if step.tested]
+        mean_s = _mean([step.eval_s for step in self.steps])
+        site = calling_site(self.loop.eval_at, self.loop.loss_at)
         return wire.LoopSeen(
             step_s=undisturbed_s(self.steps, recorded),
             steps=len(recorded),
@@ -161,7 +166,13 @@ class Window:
             input_shapes=max(1, len(loop.notes.shapes.get(0, ()))),
             memory_bytes=tuple(self.memory),
             anomaly=loop.anomaly,
-            **self._evaluation(),
+            eval_s=_mean(tested) / every if every and tested else mean_s,
+            eval_every=every,
+            eval_trained=self.loop.tested,
+            eval_called=f"{places.display(site.path)}:{site.line}" if site else None,
+            eval_after_epoch=site is not None
+            and self.loop.record.mean_micro_steps() == 1
+            and after_epoch(site, self.loop.loss_at),
             losses_kept=loop.losses.kept(loop.job.steps),
             cores=self.sharing.summary(
                 count, sum(step.wall_s for step in self.steps), loop.loaders.workers()
@@ -179,22 +190,6 @@ class Window:
             **self._process(),
             **fields,
         )
-
-    def _evaluation(self) -> dict[str, Any]:
-        """Its share of a training step, averaged over the steps between two."""
-        every = steps_between(self.loop.steps)
-        tested = [step.eval_s for step in self.steps if step.tested]
-        mean_s = _mean([step.eval_s for step in self.steps])
-        site = calling_site(self.loop.eval_at, self.loop.loss_at)
-        return {
-            "eval_s": _mean(tested) / every if every and tested else mean_s,
-            "eval_every": every,
-            "eval_trained": self.loop.tested,
-            "eval_called": f"{places.display(site.path)}:{site.line}" if site else None,
-            "eval_after_epoch": site is not None
-            and self.loop.record.mean_micro_steps() == 1
-            and after_epoch(site, self.loop.loss_at),
-        }
 
     def _process(self) -> dict[str, Any]:
         """Memory, torch.compile and settings of the process as it is now."""

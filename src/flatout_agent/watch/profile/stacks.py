@@ -141,7 +141,13 @@ class StackSampler:
         self._queue.close()
 
     def _run(self) -> None:
-        _wait_exactly()
+        # Let waits of this thread end on time, if the system allows it.
+        with contextlib.suppress(OSError):  # another system, or a /proc without it
+            file = os.open(f"/proc/{threading.get_native_id()}/timerslack_ns", os.O_WRONLY)
+            try:
+                os.write(file, b"1")
+            finally:
+                os.close(file)
         last = time.perf_counter()
         while not self._ended.is_set():
             time.sleep(INTERVAL_S)
@@ -166,7 +172,8 @@ class StackSampler:
         for ident in idents:
             watched = self._threads.get(ident)
             if watched is None:
-                watched = self._threads[ident] = _Watched(_name(ident), _cpu_s(ident))
+                names = (thread.name for thread in threading.enumerate() if thread.ident == ident)
+                watched = self._threads[ident] = _Watched(next(names, "a thread"), _cpu_s(ident))
                 continue
             cpu_s, before_s = _cpu_s(ident), watched.cpu_s
             watched.cpu_s = cpu_s
@@ -178,10 +185,7 @@ class StackSampler:
                 samples.append(_Sample(watched, key, left_s, idle_s, queued_s, self._step))
             elif ran_s and (key := self._key(ident)):
                 samples.append(_Sample(watched, key, ran_s, 0.0, step=self._step))
-        self._take(samples)
-
-    def _take(self, samples: list[_Sample]) -> None:
-        """Count the samples once they are known not to be part of an evaluation."""
+        # Count the samples once they are known not to be part of an evaluation.
         evaluating, ended = self._evaluation()
         if evaluating:
             if self._held and self._held[-1][0] <= ended:
@@ -304,21 +308,6 @@ def _position(
         if first <= instruction < last:
             return line, None, None, None
     return None, None, None, None
-
-
-def _name(ident: int) -> str:
-    names = (thread.name for thread in threading.enumerate() if thread.ident == ident)
-    return next(names, "a thread")
-
-
-def _wait_exactly() -> None:
-    """Let waits of this thread end on time, if the system allows it."""
-    with contextlib.suppress(OSError):  # another system, or a /proc without it
-        file = os.open(f"/proc/{threading.get_native_id()}/timerslack_ns", os.O_WRONLY)
-        try:
-            os.write(file, b"1")
-        finally:
-            os.close(file)
 
 
 def _cpu_s(ident: int) -> float | None:

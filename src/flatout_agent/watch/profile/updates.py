@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -82,7 +81,15 @@ class UpdateLines(StepMode):
                 self._operators.append(_Operator("", ("", ""), set(), set()))
             return
         made = _storages(tensors_in(out)) - _storages(tensors_in((args, kwargs)))
-        where, function = places.location(frame), _function(frame)
+        where = places.location(frame)
+        # Comprehensions and lambdas belong to the enclosing function.
+        code = frame.f_code
+        while code.co_name.startswith("<") and code.co_name != "<module>":
+            outer = places.user_frame(frame.f_back)
+            if outer is None or outer.f_code.co_filename != code.co_filename:
+                break
+            frame, code = outer, outer.f_code
+        function = code.co_filename, code.co_name
         self._operators.append(_Operator(where, function, changed, made))
 
     def _seen(self) -> wire.UpdateSeen | None:
@@ -117,17 +124,6 @@ class UpdateLines(StepMode):
             tensors=len(tensors),
             operators=len(update),
         )
-
-
-def _function(frame: FrameType) -> tuple[str, str]:
-    """File and name of the function; comprehensions and lambdas belong to the enclosing one."""
-    code = frame.f_code
-    while code.co_name.startswith("<") and code.co_name != "<module>":
-        outer = places.user_frame(frame.f_back)
-        if outer is None or outer.f_code.co_filename != code.co_filename:
-            break
-        frame, code = outer, outer.f_code
-    return code.co_filename, code.co_name
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:

@@ -88,19 +88,19 @@ class WorkerStacks:
                 sampler.stop()
                 host = sampler.summary(steps=1, step_s=0.0)
                 if host is not None:
-                    self._write(wire.dump(host))
+                    # Write a worker's report, replacing an earlier one. Raises OSError.
+                    text = wire.dump(host)
+                    path = self._path(os.getpid())
+                    descriptor = os.open(
+                        f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+                    )
+                    try:  # avoids `open`, which is watched
+                        os.write(descriptor, text.encode())
+                    finally:
+                        os.close(descriptor)
+                    os.replace(f"{path}.part", path)  # noqa: PTH105
         except Exception:  # nothing is known about this worker then
             return
-
-    def _write(self, text: str) -> None:
-        """Write a worker's report, replacing an earlier one. Raises OSError."""
-        path = self._path(os.getpid())
-        descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:  # avoids `open`, which is watched
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
-        os.replace(f"{path}.part", path)  # noqa: PTH105
 
     def _path(self, pid: int) -> str:
         return os.path.join(self._folder, f"stacks-{pid}.json")  # noqa: PTH118

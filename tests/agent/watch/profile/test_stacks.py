@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from flatout_agent import wire
 from flatout_agent.watch import places
@@ -263,14 +264,8 @@ def test_without_steps_there_is_nothing() -> None:
         (stacks.__file__, "flatout_agent"),
         ("<eval_with_key>.12", "torch"),
         ("<string>", "python"),
+        (str(Path(torch.__file__).parent / "nn" / "modules" / "linear.py"), "torch"),
     ],
 )
 def test_the_package_of_a_file(file: str, package: str) -> None:
     assert places.package(file) == package
-
-
-def test_torch_is_a_package_of_its_own() -> None:
-    torch = pytest.importorskip("torch")
-    assert (
-        places.package(str(Path(torch.__file__).parent / "nn" / "modules" / "linear.py")) == "torch"
-    )

@@ -50,7 +50,14 @@ class FlowConstants:
             return 0
         node.sources = node.deps if schema.name not in FROM_NOTHING else ()
         node.made_s = node.s + sum(self._nodes[source].made_s for source in node.sources)
-        return self._signature(schema, uses, given, results)
+        # A signature of how a constant was made, equal for equal code on equal values.
+        if schema.name == "aten.lift_fresh":
+            tensor = results[0]
+            return hash((schema.name, tuple(tensor.shape), tensor.dtype, self.digest(tensor)))
+        values = (*given[0], *given[1].values())
+        words = ["" if tensors(value) else repr(value) for value in values]
+        known = [self._value(tensor, state, results) for tensor, state, _ in uses.tensors]
+        return hash((schema.name, *words, *(known if schema.name not in FROM_NOTHING else ())))
 
     def _makes(self, node: FlowNode, schema: OperatorSchema, uses: FlowUses) -> bool:
         """Whether its result is a constant; constants used together with other values
@@ -100,22 +107,6 @@ class FlowConstants:
         """A storage gets a new value."""
         if state.node in self._entered:
             self._entered[state.node].changed = True
-
-    def _signature(
-        self,
-        schema: OperatorSchema,
-        uses: FlowUses,
-        given: tuple[Any, dict[str, Any]],
-        results: Sequence[torch.Tensor],
-    ) -> int:
-        """A signature of how a constant was made, equal for equal code on equal values."""
-        if schema.name == "aten.lift_fresh":
-            tensor = results[0]
-            return hash((schema.name, tuple(tensor.shape), tensor.dtype, self.digest(tensor)))
-        values = (*given[0], *given[1].values())
-        words = ["" if tensors(value) else repr(value) for value in values]
-        known = [self._value(tensor, state, results) for tensor, state, _ in uses.tensors]
-        return hash((schema.name, *words, *(known if schema.name not in FROM_NOTHING else ())))
 
     def _value(
         self, tensor: torch.Tensor, state: FlowStorage, results: Sequence[torch.Tensor]

@@ -157,7 +157,13 @@ class Flow:
         changed = [state for _, state, written in uses.tensors if written]
         read = stated.read or unknown or uses.unknown or _value_read(stated, uses, bool(self._open))
         if stated.name in HANDING:
-            self._hands(uses)
+            # The program is given these values.
+            for tensor, state, _ in uses.tensors:
+                self._gives(state)
+                if not state.constant:
+                    self.read_at.update(self._stack()[:1])
+                if state.constant and state.node >= 0 and not self._open:
+                    self.constants.enters(tensor, state, self.step)
         if not (made or changed or read):
             return  # a view
         if len(self.nodes) >= MOST_OPERATORS:
@@ -224,15 +230,6 @@ class Flow:
 
     def _stack(self) -> Stack:
         return self._lines.stack(sys._getframe(1))
-
-    def _hands(self, uses: FlowUses) -> None:
-        """The program is given these values."""
-        for tensor, state, _ in uses.tensors:
-            self._gives(state)
-            if not state.constant:
-                self.read_at.update(self._stack()[:1])
-            if state.constant and state.node >= 0 and not self._open:
-                self.constants.enters(tensor, state, self.step)
 
     def _gives(self, state: FlowStorage) -> None:
         """The program has its value from the next operator on."""

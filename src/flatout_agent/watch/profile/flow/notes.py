@@ -51,7 +51,14 @@ class FlowNotes:
                 sizes = (tensor.numel() * tensor.element_size() for tensor in results)
                 self.recomputed[index] = sum(sizes) if node.made else 0
             return
-        where = _checkpoint_line(sys._getframe(1))
+        # The user's line that calls the outermost enclosing checkpoint, or None if there is none.
+        frame: FrameType | None = sys._getframe(1)
+        where = None
+        while frame is not None:
+            if frame.f_code.co_filename.replace("\\", "/").endswith(CHECKPOINT):
+                outer = places.user_frame(frame)
+                where = places.location(outer) if outer is not None else where
+            frame = frame.f_back
         if where is not None:
             self.checkpoints[where] = self.checkpoints.get(where, 0.0) + node.s
 
@@ -74,17 +81,6 @@ def _computed_again(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
-
-
-def _checkpoint_line(frame: FrameType | None) -> str | None:
-    """The user's line that calls the outermost enclosing checkpoint, or None if there is none."""
-    where = None
-    while frame is not None:
-        if frame.f_code.co_filename.replace("\\", "/").endswith(CHECKPOINT):
-            outer = places.user_frame(frame)
-            where = places.location(outer) if outer is not None else where
-        frame = frame.f_back
-    return where
 
 
 def fields(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -79,32 +79,9 @@ def inferred(loop: Loop, read: Callable[[torch.Tensor], Any]) -> Any:
         return read(again(loop).sum())
 
 
-READS: dict[str, Callable[[Loop], Any]] = {
-    "item": lambda loop: again(loop).sum().item(),
-    "item in inference": lambda loop: inferred(loop, torch.Tensor.item),
-    "branch in inference": lambda loop: inferred(loop, bool),
-    "numpy": lambda loop: again(loop).detach().numpy().sum(),
-    "array": lambda loop: memoryview(again(loop).detach().numpy()).nbytes,
-    "tolist": lambda loop: len(again(loop).tolist()),
-    "text": lambda loop: str(again(loop)),
-    "branch": lambda loop: bool((again(loop) > 0).any()),
-    "kept": lambda loop: loop.kept.append(again(loop)),
-    "kept without graph": lambda loop: loop.kept.append(again(loop).detach().argmax(1)),
-    "next step": lambda loop: (
-        again(loop).detach() + (0 if loop.variable is None else loop.variable)
-    ),
-    "written": lambda loop: TABLE.add_(again(loop).detach()),
-    "backward": lambda loop: again(loop).sum().backward(),
-    "saved": lambda loop: TABLES.__setitem__(0, again(loop).detach()),
-    "deep copy": lambda loop: loop.kept.append(again(loop).detach().__deepcopy__({})),
-}
-TABLE = torch.zeros(256, WIDTH)
-TABLES = torch.zeros(2, 256, WIDTH)
-
-
-@pytest.mark.parametrize("read", READS)
-def test_what_is_read_is_not_told(read: str) -> None:
-    assert Loop(READS[read]).followed().unread == ()
+def with_given_gradient(loop: Loop) -> None:
+    output = nn.functional.linear(loop.model(torch.randn(256, WIDTH)), torch.randn(8, WIDTH))
+    output.backward(torch.randn_like(output))
 
 
 def slope(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -126,41 +103,48 @@ class Derivatives:
         return self.use(second)
 
 
+READS: dict[str, Callable[[Loop], Any]] = {
+    "item": lambda loop: again(loop).sum().item(),
+    "item in inference": lambda loop: inferred(loop, torch.Tensor.item),
+    "branch in inference": lambda loop: inferred(loop, bool),
+    "numpy": lambda loop: again(loop).detach().numpy().sum(),
+    "array": lambda loop: memoryview(again(loop).detach().numpy()).nbytes,
+    "tolist": lambda loop: len(again(loop).tolist()),
+    "text": lambda loop: str(again(loop)),
+    "branch": lambda loop: bool((again(loop) > 0).any()),
+    "kept": lambda loop: loop.kept.append(again(loop)),
+    "kept without graph": lambda loop: loop.kept.append(again(loop).detach().argmax(1)),
+    "next step": lambda loop: (
+        again(loop).detach() + (0 if loop.variable is None else loop.variable)
+    ),
+    "written": lambda loop: TABLE.add_(again(loop).detach()),
+    "backward": lambda loop: again(loop).sum().backward(),
+    "gradients that are cleared": lambda loop: (
+        again(loop).sum().backward(),
+        loop.optimizer.zero_grad(),
+    ),
+    "backward from a given gradient": with_given_gradient,
+    "derivatives, printed": Derivatives(lambda second: second.mean().item()),
+    "derivatives in the loss": Derivatives(lambda second: second.square().mean().backward()),
+    "derivatives, kept": Derivatives(lambda second: TABLE[:, 0].copy_(second.detach())),
+    "saved": lambda loop: TABLES.__setitem__(0, again(loop).detach()),
+    "deep copy": lambda loop: loop.kept.append(again(loop).detach().__deepcopy__({})),
+}
+TABLE = torch.zeros(256, WIDTH)
+TABLES = torch.zeros(2, 256, WIDTH)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_is_read_is_not_told(read: str) -> None:
+    assert Loop(READS[read]).followed().unread == ()
+
+
 def test_derivatives_that_nobody_reads() -> None:
     (row,) = Loop(Derivatives()).followed().unread
     assert (row.what, row.calls) == ("autograd.grad", 2)
     assert text(row.where).startswith("second = "), "those of a function together"
     assert row.s > 0
     assert 0.1 < row.flops < 0.9
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda second: second.mean().item(),
-        lambda second: second.square().mean().backward(),
-        lambda second: TABLE[:, 0].copy_(second.detach()),
-    ],
-    ids=["printed", "in the loss", "kept"],
-)
-def test_derivatives_that_are_read(use: Callable[[torch.Tensor], Any]) -> None:
-    assert Loop(Derivatives(use)).followed().unread == ()
-
-
-def test_gradients_that_a_backward_pass_accumulates_are_not_told() -> None:
-    def backward(loop: Loop) -> None:
-        loop.model(loop.x).sum().backward()
-        loop.optimizer.zero_grad()
-
-    assert Loop(backward).followed().unread == ()
-
-
-def test_what_a_backward_pass_begins_at_is_read() -> None:
-    def backward(loop: Loop) -> Any:
-        output = nn.functional.linear(loop.model(torch.randn(256, WIDTH)), torch.randn(8, WIDTH))
-        output.backward(torch.randn_like(output))
-
-    assert Loop(backward).followed().unread == ()
 
 
 def test_of_one_step_nothing_is_said_that_two_would_show() -> None:
@@ -216,12 +200,6 @@ def grown(loop: Loop) -> float:
     return standardised(loop)
 
 
-def test_statistics_of_what_changes_are_no_constant() -> None:
-    assert Loop(grown).followed().constants == ()
-    sampled = Loop(lambda loop: (loop.output - LARGE[torch.randperm(20_000)].mean(0)).sum().item())
-    assert sampled.followed().constants == ()
-
-
 def from_counter(loop: Loop) -> Any:
     return (loop.output * torch.full((256, WIDTH), float(next(loop.numbers)))).sum().item()
 
@@ -233,7 +211,23 @@ OTHERS: dict[str, Callable[[Loop], Any]] = {
     "filled": lambda loop: torch.zeros(256, WIDTH).copy_(loop.output.detach()).sum().item(),
     "of weights": lambda loop: (loop.output @ loop.model[0].weight.data.t()).sum().item(),
     "as it was": lambda loop: (loop.output * TABLE).sum().item(),
+    "statistics of what grows": grown,
+    "statistics of a sample": lambda loop: (
+        (loop.output - LARGE[torch.randperm(20_000)].mean(0)).sum().item()
+    ),
+    "scattered into": lambda loop: (
+        torch.zeros(256, WIDTH).index_add(0, INDEX, loop.output).sum().item()
+    ),
+    "changed afterwards": lambda loop: changed_afterwards(torch.arange(WIDTH) * 2.0, loop.output),
 }
+INDEX = torch.arange(256)
+
+
+def changed_afterwards(table: torch.Tensor, output: torch.Tensor) -> float:
+    wide = table.repeat(256, 1)
+    product = output.detach() * wide
+    wide += product
+    return wide.sum().item()
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -391,27 +385,6 @@ def test_a_layer_on_a_fixed_input_is_no_constant(layers: int) -> None:
     loop = Loop(lambda loop: loop.net(FEATURES).sum().backward())
     loop.net = nn.Sequential(*[Layered() for _ in range(layers)])
     assert len(loop.followed().constants) == (layers == 1)
-
-
-BUFFERS: dict[str, Callable[[Loop], Any]] = {
-    "scattered into": lambda loop: (
-        torch.zeros(256, WIDTH).index_add(0, INDEX, loop.output).sum().item()
-    ),
-    "changed afterwards": lambda loop: changed_afterwards(torch.arange(WIDTH) * 2.0, loop.output),
-}
-INDEX = torch.arange(256)
-
-
-def changed_afterwards(table: torch.Tensor, output: torch.Tensor) -> float:
-    wide = table.repeat(256, 1)
-    product = output.detach() * wide
-    wide += product
-    return wide.sum().item()
-
-
-@pytest.mark.parametrize("buffer", BUFFERS)
-def test_what_is_filled_or_changed_afterwards_is_no_constant(buffer: str) -> None:
-    assert Loop(BUFFERS[buffer]).followed().constants == ()
 
 
 class Matched(nn.Module):

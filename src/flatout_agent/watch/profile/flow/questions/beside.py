@@ -97,10 +97,30 @@ def beside(
 
 def _kinds(flow: Flow) -> _Kinds:
     nodes = flow.nodes
-    kinds = _Kinds(nodes, _takes(nodes))
+    # The storages that each operator takes, with their last writers: operators are in the order
+    # in which they ran.
+    writer: dict[int, int] = {}
+    takes = []
+    for index, node in enumerate(nodes):
+        takes.append([(storage, writer.get(storage, -1)) for storage, _ in node.reads])
+        writer.update((state.key, index) for state in node.made)
+    kinds = _Kinds(nodes, takes)
     kinds.modules = {index for call in flow.calls for index in range(call.begin, call.end)}
     backward = {index for index, node in enumerate(nodes) if node.backward}
-    kinds.needed = _closed(nodes, with_sources(nodes, backward))
+    # These operators and all that write to what they take, which the next steps need.
+    kinds.needed = with_sources(nodes, backward)
+    for _ in range(CIRCLES):
+        taken = _taken(nodes, kinds.needed)
+        writing = {
+            index
+            for index, node in enumerate(nodes)
+            if index not in kinds.needed
+            and node.name not in NEUTRAL
+            and any(state.key in taken for state in node.made)
+        }
+        if not writing:
+            break
+        kinds.needed = with_sources(nodes, kinds.needed | writing)
     kinds.loss = with_sources(nodes, backward, within_step=True)
     for index, node in enumerate(nodes):
         deps = (dep for dep in node.deps if nodes[dep].step == node.step)
@@ -124,38 +144,9 @@ def _kinds(flow: Flow) -> _Kinds:
     return kinds
 
 
-def _takes(nodes: Sequence[FlowNode]) -> list[list[tuple[int, int]]]:
-    """The storages that each operator takes, with their last writers, as operators are in the order
-    in which they ran.
-    """
-    writer: dict[int, int] = {}
-    takes = []
-    for index, node in enumerate(nodes):
-        takes.append([(storage, writer.get(storage, -1)) for storage, _ in node.reads])
-        writer.update((state.key, index) for state in node.made)
-    return takes
-
-
 def _taken(nodes: Sequence[FlowNode], indexes: Iterable[int]) -> set[int]:
     """The storages that these operators take."""
     return {storage for index in indexes for storage, _ in nodes[index].reads}
-
-
-def _closed(nodes: Sequence[FlowNode], needed: set[int]) -> set[int]:
-    """These operators and all that write to what they take, which the next steps need."""
-    for _ in range(CIRCLES):
-        taken = _taken(nodes, needed)
-        writing = {
-            index
-            for index, node in enumerate(nodes)
-            if index not in needed
-            and node.name not in NEUTRAL
-            and any(state.key in taken for state in node.made)
-        }
-        if not writing:
-            break
-        needed = with_sources(nodes, needed | writing)
-    return needed
 
 
 def _sources(kinds: _Kinds) -> dict[int, set[str]]:

@@ -49,7 +49,20 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
         if not (node.step or node.constant or node.backward):
             varying[node.where, node.name].append(index)
     sites = _sites(flow)
-    renewed = _renewed(flow)
+    # Storages of the weights of frozen networks with the shapes of a trained one: target networks
+    # get its weights from time to time.
+    references = [flow.notes.modules[key] for key in flow.notes.roots]
+    networks = [module for reference in references if (module := reference()) is not None]
+    weights = [[*module.parameters()] for module in networks]
+    trained = {_shapes(group) for group in weights if any(w.requires_grad for w in group)}
+    frozen = [group for group in weights if not any(weight.requires_grad for weight in group)]
+    renewed = {
+        key
+        for group in frozen
+        if group and _shapes(group) in trained
+        for weight in group
+        if (key := storage_key(weight)) is not None
+    }
     first = [
         constant
         for constant in flow.constants.constants
@@ -78,24 +91,6 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
     rows = [_constant(flow, where, site, group, varying) for (where, site), group in groups.items()]
     worth = [row for row in rows if row.s >= LEAST * operators_s / 4 or row.bytes >= LARGE]
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
-
-
-def _renewed(flow: Flow) -> set[int]:
-    """Storages of the weights of frozen networks with the shapes of a trained one: target networks
-    get its weights from time to time.
-    """
-    references = [flow.notes.modules[key] for key in flow.notes.roots]
-    networks = [module for reference in references if (module := reference()) is not None]
-    weights = [[*module.parameters()] for module in networks]
-    trained = {_shapes(group) for group in weights if any(w.requires_grad for w in group)}
-    frozen = [group for group in weights if not any(weight.requires_grad for weight in group)]
-    return {
-        key
-        for group in frozen
-        if group and _shapes(group) in trained
-        for weight in group
-        if (key := storage_key(weight)) is not None
-    }
 
 
 def _shapes(weights: Sequence[torch.Tensor]) -> tuple[torch.Size, ...]:

@@ -14,7 +14,7 @@ from flatout_agent import wire
 from flatout_agent.watch.looks import look
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.reading import seconds
-from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode
+from flatout_agent.watch.profile.flow.records import FlowCall
 from flatout_agent.watch.profile.flow.schemas import CLEARING
 from flatout_agent.watch.profile.storages import storage_key, storage_of
 
@@ -66,7 +66,14 @@ def unused_gradients(
     step = flow.steps - 1
     needs = _needs(flow, {_gradient(weight) for weight in idle.values()})
     own = [i for i, node in enumerate(flow.nodes) if node.backward and node.step == step]
-    spent_s, flops = _spent(flow, own, needs)
+    # Seconds in these unneeded operators, and their share of the step's operations.
+    weights = {index: 1.0 for index in own if index not in needs.live}
+    weights |= {index: HALF for index in own if index in needs.partly}
+    own_step = flow.nodes[own[0]].step if own else 0
+    step_flops = sum(node.flops for node in flow.nodes if node.step == own_step)
+    spent = sum(flow.nodes[index].flops * share for index, share in weights.items())
+    spent_s = sum(flow.nodes[index].s * share for index, share in weights.items())
+    flops = spent / step_flops if step_flops else 0.0
     module, call = _named(flow, modules, idle, step)
     return wire.GradientsSeen(
         what=type(module).__name__ if module is not None else "",
@@ -77,17 +84,6 @@ def unused_gradients(
         s=spent_s * seconds(flow.nodes) / (seconds(flow.nodes, step) or 1.0),
         flops=flops,
     )
-
-
-def _spent(flow: Flow, own: Sequence[int], needs: _Needs) -> tuple[float, float]:
-    """Seconds in these unneeded operators, and their share of the step's operations."""
-    weights = {index: 1.0 for index in own if index not in needs.live}
-    weights |= {index: HALF for index in own if index in needs.partly}
-    step = flow.nodes[own[0]].step if own else 0
-    flops = sum(node.flops for node in flow.nodes if node.step == step)
-    spent = sum(flow.nodes[index].flops * share for index, share in weights.items())
-    spent_s = sum(flow.nodes[index].s * share for index, share in weights.items())
-    return spent_s, spent / flops if flops else 0.0
 
 
 def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
@@ -107,7 +103,10 @@ def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
         needs.live.add(index)
         if node.name.endswith("convolution_backward") and not made <= wanted:
             needs.partly.add(index)
-        cleared = _cleared(node, sizes)
+        cleared: set[int] = set()  # gradients that it sets to zero as a whole
+        if node.name in CLEARING:
+            shapes = zip(node.reads, node.shapes, strict=True)
+            cleared = {key for (key, _), shape in shapes if sizes.get(key) == math.prod(shape)}
         wanted -= cleared
         wanted |= {key for key, _ in node.reads} - cleared
     return needs
@@ -124,17 +123,6 @@ def _gradient_sizes(flow: Flow) -> Iterator[tuple[int, int]]:
                 continue
             if storage_of(gradient).nbytes() == gradient.numel() * gradient.element_size():
                 yield key, gradient.numel()
-
-
-def _cleared(node: FlowNode, sizes: dict[int, int]) -> set[int]:
-    """Gradients that an operator sets to zero as a whole."""
-    if node.name not in CLEARING:
-        return set()
-    return {
-        key
-        for (key, _), shape in zip(node.reads, node.shapes, strict=True)
-        if sizes.get(key) == math.prod(shape)
-    }
 
 
 def _idle(
@@ -167,7 +155,9 @@ def _idle(
     }
     if not untouched:
         return {}  # inspecting every object of the process takes long
-    if _frozen(modules):
+    # Whether `gc.freeze` has hidden one of these from `gc.get_objects`.
+    hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
+    if hidden and not hidden <= {key for thing in gc.get_objects() if (key := id(thing)) in hidden}:
         return {}  # its optimizers may be as well, and are not found then
     owned = {
         id(weight)
@@ -187,14 +177,6 @@ def _idle(
 def _gradient(weight: torch.Tensor) -> int | None:
     """The storage of its gradient."""
     return storage_key(weight.grad) if weight.grad is not None else None
-
-
-def _frozen(modules: Iterable[torch.nn.Module]) -> bool:
-    """Whether `gc.freeze` has hidden one of these from `gc.get_objects`."""
-    hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
-    return bool(hidden) and not hidden <= {
-        key for thing in gc.get_objects() if (key := id(thing)) in hidden
-    }
 
 
 def _named(

@@ -63,7 +63,19 @@ def _ignored_row(
     """The row of a loss, or None if it has no such head, needs enough of it, or something else
     needs it too.
     """
-    head, between = _head(flow, loss)
+    # The one product that the loss's logits come from, and the operators in between.
+    between: set[int] = set()
+    heads: set[int] = set()
+    waiting = [loss.node]
+    while waiting:
+        for dep in flow.nodes[waiting.pop()].deps:
+            node = flow.nodes[dep]
+            if node.name in ("aten.mm", "aten.addmm"):
+                heads.add(dep)
+            elif node.name in PASSING and not node.backward and dep not in between:
+                between.add(dep)
+                waiting.append(dep)
+    head = heads.pop() if len(heads) == 1 else None
     if head is None or _needed_elsewhere(flow, {head, *between}, loss.node, takers):
         return None
     rows = _rows(flow.nodes[head], loss.classes)
@@ -87,22 +99,6 @@ def _ignored_row(
         s=seconds(nodes),
         flops=flops_share(flow, nodes),
     )
-
-
-def _head(flow: Flow, loss: FlowLoss) -> tuple[int | None, set[int]]:
-    """The one product that the loss's logits come from, and the operators in between."""
-    between: set[int] = set()
-    heads: set[int] = set()
-    waiting = [loss.node]
-    while waiting:
-        for dep in flow.nodes[waiting.pop()].deps:
-            node = flow.nodes[dep]
-            if node.name in ("aten.mm", "aten.addmm"):
-                heads.add(dep)
-            elif node.name in PASSING and not node.backward and dep not in between:
-                between.add(dep)
-                waiting.append(dep)
-    return (heads.pop() if len(heads) == 1 else None), between
 
 
 def _needed_elsewhere(

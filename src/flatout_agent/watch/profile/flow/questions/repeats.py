@@ -54,10 +54,28 @@ def repeats(flow: Flow, training: Collection[FlowLine] = ()) -> tuple[wire.Repea
     groups = _groups(flow, around)
     if not groups:
         return ()
-    units = _units(flow)
+    # Node -> the call of a module made by the node's own line; nodes in no call are absent.
+    units: dict[int, int] = {}
+    for number, call in enumerate(flow.calls):
+        if call.step or call.where is None:
+            continue
+        for index in range(call.begin, call.end):
+            if flow.nodes[index].where == call.where:
+                units.setdefault(index, number)
     by_loop: dict[AstLoop, list[_Group]] = defaultdict(list)
     for group in groups[:MOST_GROUPS]:
-        _count(flow, group, units)
+        # Calls and levels of a group, and the loop that makes the calls. This is the innermost
+        # loop, unless its iterations depend on each other while those of the outer loop do not.
+        unit = {index: units.get(index, -1 - index) for index in group.members}
+        levels = _levels(flow, group.members, unit)
+        of_unit: dict[int, int] = {}
+        for index in group.members:
+            of_unit[unit[index]] = max(of_unit.get(unit[index], 0), levels[index])
+        in_order = list(of_unit.values())
+        group.calls, group.levels = len(in_order), len(set(in_order))
+        same = sum(one == other for one, other in itertools.pairwise(in_order))
+        in_turn = 2 * same < len(in_order) - 1 and group.levels <= (1 - INDEPENDENT) * group.calls
+        group.loop = group.loops[min(in_turn, len(group.loops) - 1)]
         if group.loop is not None and group.calls >= MANY:
             by_loop[group.loop].append(group)
     operators_s = sum(node.s for node in flow.nodes if node.step == 0)
@@ -92,36 +110,6 @@ def _loops(chain: Sequence[FlowLine], training: Collection[tuple[str, int]]) -> 
                 return list(loops)
             loops[loop] = None
     return list(loops)
-
-
-def _units(flow: Flow) -> dict[int, int]:
-    """Node -> the call of a module made by the node's own line; nodes in no call are absent."""
-    units: dict[int, int] = {}
-    for number, call in enumerate(flow.calls):
-        if call.step or call.where is None:
-            continue
-        for index in range(call.begin, call.end):
-            if flow.nodes[index].where == call.where:
-                units.setdefault(index, number)
-    return units
-
-
-def _count(flow: Flow, group: _Group, units: dict[int, int]) -> None:
-    """Calls and levels of a group, and the loop that makes the calls.
-
-    This is the innermost loop, unless its iterations depend on each other while those of the outer
-    loop do not.
-    """
-    unit = {index: units.get(index, -1 - index) for index in group.members}
-    levels = _levels(flow, group.members, unit)
-    of_unit: dict[int, int] = {}
-    for index in group.members:
-        of_unit[unit[index]] = max(of_unit.get(unit[index], 0), levels[index])
-    in_order = list(of_unit.values())
-    group.calls, group.levels = len(in_order), len(set(in_order))
-    same = sum(one == other for one, other in itertools.pairwise(in_order))
-    in_turn = 2 * same < len(in_order) - 1 and group.levels <= (1 - INDEPENDENT) * group.calls
-    group.loop = group.loops[min(in_turn, len(group.loops) - 1)]
 
 
 def _levels(flow: Flow, members: Sequence[int], unit: dict[int, int]) -> dict[int, int]:

@@ -28,8 +28,24 @@ def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.
     live: operators whose result is read, or may still be read.
     """
     stacks = _stacks(flow, live)
-    futile = _futile(stacks, live)
-    dead_calls = _dead_calls(flow, live)
+    # Stacks of the user's lines, innermost first, below which nothing is read.
+    below: dict[Stack, bool] = {}
+    for index, chain in stacks.items():
+        below[chain] = below.get(chain, False) or index in live
+    reads: dict[Stack, bool] = {}
+    for chain, read in below.items():
+        for at in range(len(chain)):
+            reads[chain[at:]] = reads.get(chain[at:], False) or read
+    futile = {stack for stack, read in reads.items() if not read}
+    # The outermost calls of modules whose results are never read.
+    dead_calls: list[FlowCall] = []
+    for call in flow.calls:
+        nested = dead_calls and dead_calls[-1].begin <= call.begin < dead_calls[-1].end
+        if call.step or call.end <= call.begin or nested or call.where is None:
+            continue
+        own = [index for index in range(call.begin, call.end) if not flow.nodes[index].counter]
+        if own and not any(index in live for index in own) and not flow.nodes[own[0]].backward:
+            dead_calls.append(call)
     inside = {index for call in dead_calls for index in range(call.begin, call.end)}
     groups: dict[tuple[Stack, str], list[FlowCall]] = defaultdict(list)
     for call in dead_calls:  # by the outermost line that calls them for nothing, or by module
@@ -69,37 +85,12 @@ def _stacks(flow: Flow, live: Collection[int]) -> dict[int, Stack]:
     return {index: stack for index, stack in sorted(stacks.items()) if stack}
 
 
-def _futile(stacks: Mapping[int, Stack], live: Collection[int]) -> set[Stack]:
-    """Stacks of the user's lines, innermost first, below which nothing is read."""
-    below: dict[Stack, bool] = {}
-    for index, chain in stacks.items():
-        below[chain] = below.get(chain, False) or index in live
-    reads: dict[Stack, bool] = {}
-    for chain, read in below.items():
-        for at in range(len(chain)):
-            reads[chain[at:]] = reads.get(chain[at:], False) or read
-    return {stack for stack, read in reads.items() if not read}
-
-
 def _outermost(stack: Stack, futile: Collection[Stack]) -> int:
     """Position in a stack of the outermost line below which nothing is read; 0 is its own line."""
     at = 0
     while at + 1 < len(stack) and stack[at + 1 :] in futile:
         at += 1
     return at
-
-
-def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
-    """The outermost calls of modules whose results are never read."""
-    dead: list[FlowCall] = []
-    for call in flow.calls:
-        inside = dead and dead[-1].begin <= call.begin < dead[-1].end
-        if call.step or call.end <= call.begin or inside or call.where is None:
-            continue
-        own = [index for index in range(call.begin, call.end) if not flow.nodes[index].counter]
-        if own and not any(index in live for index in own) and not flow.nodes[own[0]].backward:
-            dead.append(call)
-    return dead
 
 
 def _called(
